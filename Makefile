@@ -1,0 +1,69 @@
+# Every target prepares .venv by itself; only the first time takes long.
+# Options for the command behind a target: make test ARGS="-k causal"
+# Another interpreter:                     make setup PYTHON=/path/to/python3
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## prepare .venv with the pinned versions of constraints.txt
+	@echo "$(VENV) is ready."
+
+demo: $(READY) ## see masked attention at work
+	@$(BIN)/rearview demo $(ARGS)
+
+test: $(READY) ## run the tests; ARGS="-k name" picks some
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(READY) ## lint, format and types, all three even if one fails
+	@failed=0; \
+	$(BIN)/ruff check . || failed=1; \
+	$(BIN)/ruff format --check . || failed=1; \
+	$(BIN)/pyright || failed=1; \
+	exit $$failed
+
+bench: $(READY) ## measure side by side with the alternatives
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last. Without it .venv is made anew, so what a failed install left is never used; with an old
+# one the packages are brought up to date in place.
+# torch goes first and alone, at its exact pin: a looser requirement may pick a build with gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	@set -e; \
+	if [ ! -e $(READY) ]; then \
+	    $(find_python); \
+	    echo "Setting up $(VENV) with $$("$$python" --version); the first time takes a minute or two."; \
+	    "$$python" -m venv --clear $(VENV); \
+	else \
+	    echo "Bringing $(VENV) up to date."; \
+	fi; \
+	$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"; \
+	$(PIP) install -c constraints.txt -e '.[dev]'; \
+	touch $(READY)
+
+# Sets $$python to the first interpreter that is new enough and can make environments, or explains what is missing.
+define find_python
+python=; unfit=; \
+for name in $(or $(PYTHON),python3.11 python3.12 python3.13 python3.14 python3); do \
+    "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+    if "$$name" -c 'import ensurepip, venv' >/dev/null 2>&1; then python="$$name"; break; fi; \
+    unfit="$$name"; \
+done; \
+if [ -z "$$python" ] && [ -n "$$unfit" ]; then \
+    echo "rearview: $$unfit has no venv module. Install it (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; \
+elif [ -z "$$python" ]; then \
+    echo "rearview: needs Python 3.11 or newer$(if $(PYTHON),; $(PYTHON) is not,, and found none on PATH). Or name one: make setup PYTHON=/path/to/python3" >&2; exit 1; \
+fi
+endef
