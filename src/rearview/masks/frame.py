@@ -1,0 +1,63 @@
+"""Where queries and keys stand. Positions are part of what a mask means.
+
+>>> from rearview.masks import Frame
+>>> Frame.of(1, 8)          # one query over a cache of eight keys: it stands at position 7
+Frame(q_len=1, k_len=8, q_start=7)
+"""
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rearview.errors import BadArgument
+
+# Positions are int32, and the sum of two of them must still fit.
+LARGEST_NUMBER = 2**30
+
+
+def whole_number(value: Any, argument: str, *, at_least: int, advice: str = "") -> int:
+    """`value` as an int, or an error that names the argument. Refuses bools and floats."""
+    try:
+        # A bool is an int to Python; window(True) is a slip, not a window of 1.
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < at_least:
+        raise BadArgument(argument, expected=f"an integer of at least {at_least}", came=repr(value), advice=advice)
+    if number > LARGEST_NUMBER:
+        came = f"{number:,}" if number < 2**64 else "more than 2**64"
+        raise BadArgument(argument, expected=f"an integer of at most 2**30 ({LARGEST_NUMBER:,})", came=came)
+    return number
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Keys at positions 0..k_len-1, queries at q_start..q_start+q_len-1."""
+
+    q_len: int
+    k_len: int
+    q_start: int
+
+    @classmethod
+    def of(cls, q_len: int, k_len: int | None = None, q_start: int | None = None) -> "Frame":
+        """The frame of `q_len` queries over `k_len` keys (as many, unless given).
+
+        The queries stand at the last positions of the keys unless `q_start` says otherwise.
+        """
+        q_len = whole_number(q_len, "q_len", at_least=0)
+        k_len = q_len if k_len is None else whole_number(k_len, "k_len", at_least=0)
+        if q_start is None:
+            return cls(q_len, k_len, k_len - q_len)
+        return cls(q_len, k_len, whole_number(q_start, "q_start", at_least=0))
+
+    @property
+    def q_end(self) -> int:
+        """One past the position of the last query."""
+        return self.q_start + self.q_len
+
+    def query_positions(self, device: torch.device | str | None = None) -> Tensor:
+        """The positions of the queries, int32, shaped [1, 1, q_len, 1]: ready to become ranges."""
+        return torch.arange(self.q_start, self.q_end, dtype=torch.int32, device=device).view(1, 1, -1, 1)

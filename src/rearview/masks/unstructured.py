@@ -1,0 +1,214 @@
+"""Masks with no range form: a rule of your own, a tensor of your own, every n-th position.
+
+>>> from rearview import causal, where
+>>> (causal() & where(lambda i, j: (i - j) % 3 != 2)).to_bool(4).int().tolist()
+[[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 1, 1]]
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from rearview.errors import BadArgument
+from rearview.masks.frame import Frame, whole_number
+from rearview.masks.mask import Mask
+
+
+class Unstructured(Mask):
+    __slots__ = ()
+
+    @property
+    def has_ranges(self) -> bool:
+        return False
+
+
+class Dilated(Unstructured):
+    __slots__ = ("step",)
+    step: int
+
+    def __init__(self, step: int):
+        object.__setattr__(self, "step", step)
+
+    def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query - key) % self.step == 0
+
+    def __repr__(self) -> str:
+        return f"dilated({self.step})"
+
+
+class Where(Unstructured):
+    """`rule(i, j)`, or `rule(b, h, i, j)` for the declared batch and heads."""
+
+    __slots__ = ("_batch", "_heads", "rule", "takes_batch_and_head")
+    rule: Callable[..., Tensor]
+    takes_batch_and_head: bool
+    _batch: int | None
+    _heads: int | None
+
+    def __init__(self, rule: Callable[..., Tensor], takes_batch_and_head: bool, batch: int | None, heads: int | None):
+        object.__setattr__(self, "rule", rule)
+        object.__setattr__(self, "takes_batch_and_head", takes_batch_and_head)
+        object.__setattr__(self, "_batch", batch)
+        object.__setattr__(self, "_heads", heads)
+
+    @property
+    def batch(self) -> int | None:
+        return self._batch
+
+    @property
+    def heads(self) -> int | None:
+        return self._heads
+
+    def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        if self.takes_batch_and_head:
+            b = batch if self._batch is not None else Undeclared("batch")
+            h = head if self._heads is not None else Undeclared("heads")
+            answer = self.rule(b, h, query, key)
+        else:
+            answer = self.rule(query, key)
+        if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
+            came = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
+            raise BadArgument("where(rule)", expected="a rule that returns a bool tensor", came=came)
+        return answer
+
+    def __repr__(self) -> str:
+        return f"where({getattr(self.rule, '__name__', type(self.rule).__name__)})"
+
+
+class Undeclared:
+    """Stands in for the index of an axis whose size the rule's author did not give: any use of it raises.
+
+    A rule that looks at the batch item would otherwise be evaluated for item 0 and applied to all.
+    """
+
+    def __init__(self, axis: str):
+        self.axis = axis
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise BadArgument(
+            "where(rule)",
+            expected=f"the size of the axis that the rule looks at: where(rule, {self.axis}=...)",
+            came=f"a rule that uses the {self.axis} index without it",
+        )
+
+    __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+    @classmethod
+    def __torch_function__(cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> NoReturn:
+        # In table[b, i] it comes inside a tuple.
+        flat = (leaf for arg in args for leaf in (arg if isinstance(arg, (tuple, list)) else (arg,)))
+        next(leaf for leaf in flat if isinstance(leaf, cls))._refuse()
+
+
+class Dense(Unstructured):
+    """`tensor`: bool [batch or 1, heads or 1, rows, columns]; its last row stands at the last column's position."""
+
+    __slots__ = ("tensor",)
+    tensor: Tensor
+
+    def __init__(self, tensor: Tensor):
+        object.__setattr__(self, "tensor", tensor)
+
+    @property
+    def batch(self) -> int | None:
+        return self.tensor.shape[0] if self.tensor.shape[0] > 1 else None
+
+    @property
+    def heads(self) -> int | None:
+        return self.tensor.shape[1] if self.tensor.shape[1] > 1 else None
+
+    @property
+    def _first_row(self) -> int:
+        return self.tensor.shape[3] - self.tensor.shape[2]
+
+    def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        tensor = self.tensor.to(key.device)
+        items, heads, rows, columns = tensor.shape
+        row, column = (query - self._first_row).clamp(0, rows - 1), key.clamp(0, columns - 1)
+        return tensor[batch if items > 1 else 0, head if heads > 1 else 0, row, column]
+
+    def to(self, device: torch.device | str) -> Mask:
+        return Dense(self.tensor.to(device))
+
+    def _check(self, frame: Frame) -> None:
+        rows, columns = self.tensor.shape[2:]
+        first = self._first_row
+        if frame.k_len > columns or frame.q_start < first or frame.q_end > first + rows:
+            raise BadArgument(
+                "dense(tensor)",
+                expected=f"queries at {frame.q_start}..{frame.q_end - 1} over {frame.k_len} keys",
+                came=f"a tensor for queries at {first}..{first + rows - 1} over {columns} keys",
+                advice="Rows stand at the last positions of the columns; a [T, T] tensor serves every step up to T.",
+            )
+
+    def __repr__(self) -> str:
+        shape = [size for size in self.tensor.shape if size > 1] or [1]
+        return f"dense(<{' x '.join(map(str, shape))} bool>)"
+
+
+def dilated(step: int) -> Mask:
+    """Every `step`-th position, counted from the query: (i - j) divides by `step`. Looks both ways.
+
+    >>> from rearview import causal
+    >>> (causal() & dilated(2)).to_bool(4).int().tolist()
+    [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
+    """
+    return Dilated(whole_number(step, "dilated(step)", at_least=1))
+
+
+def where(rule: Callable[..., Tensor], *, batch: int | None = None, heads: int | None = None) -> Mask:
+    """Your own rule on positions: `rule(i, j)` or `rule(b, h, i, j)`, tensors in, a bool tensor out, no side effects.
+
+    A rule that looks at `b` or `h` must say for how many: `where(rule, batch=4)`.
+
+    >>> where(lambda i, j: j % 2 == 0).to_bool(1, 4).tolist()
+    [[True, False, True, False]]
+    """
+    advice = "Write lambda i, j: ... or lambda b, h, i, j: ..."
+    try:
+        parameters = list(inspect.signature(rule).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise BadArgument("where(rule)", expected="a function", came=repr(rule), advice=advice) from error
+    counted = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(counted) not in (2, 4):
+        raise BadArgument("where(rule)", expected="2 or 4 parameters", came=len(counted), advice=advice)
+    if len(counted) == 2 and (batch is not None or heads is not None):
+        raise BadArgument("where(rule)", expected="rule(b, h, i, j) when batch or heads is given", came="rule(i, j)")
+    sizes = (
+        None if batch is None else whole_number(batch, "batch", at_least=1),
+        None if heads is None else whole_number(heads, "heads", at_least=1),
+    )
+    return Where(rule, len(counted) == 4, *sizes)
+
+
+def dense(tensor: Tensor) -> Mask:
+    """A bool tensor, True = may be heard: [query, key] or [batch, head, query, key] (axes of size 1 broadcast).
+
+    Its rows stand at the last positions of its columns. For a tensor where True means blocked, use
+    `from_bool(tensor, true_means="blocked")`.
+
+    >>> import torch
+    >>> dense(torch.tensor([[True, False], [True, True]])).to_bool(2).int().tolist()
+    [[1, 0], [1, 1]]
+    """
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
+        came = f"a {tensor.dtype} tensor" if isinstance(tensor, Tensor) else type(tensor).__name__
+        advice = "For an additive mask use from_additive(tensor)."
+        raise BadArgument("dense(tensor)", expected="a bool tensor, True = may be heard", came=came, advice=advice)
+    if tensor.ndim not in (2, 4) or tensor.numel() == 0:
+        raise BadArgument(
+            "dense(tensor)",
+            expected="shape [query, key] or [batch, head, query, key], none of them 0",
+            came=list(tensor.shape),
+            advice="A [batch, key] padding mask is padding(tensor); for three axes say which one is missing "
+            "with tensor[:, None] or tensor[None].",
+        )
+    return Dense(tensor.detach().clone().view((1,) * (4 - tensor.ndim) + tensor.shape))

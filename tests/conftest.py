@@ -1,0 +1,21 @@
+"""What holds for every test: uninitialised memory is poison, and the seed is fixed."""
+
+import pytest
+import torch
+from torch.utils import deterministic
+
+
+@pytest.fixture(autouse=True, scope="session")
+def gpu_is_awake():
+    if torch.cuda.is_available():
+        torch.ones(1, 1, device="cuda").mm(torch.ones(1, 1, device="cuda"))
+
+
+@pytest.fixture(autouse=True)
+def poison():
+    """`torch.empty` gives NaN (integers: their largest value), so that reading what was never written shows."""
+    torch.manual_seed(0)
+    deterministic.fill_uninitialized_memory = True  # pyright: ignore[reportAttributeAccessIssue]
+    torch.use_deterministic_algorithms(torch.get_default_device().type == "cpu" and not torch.cuda.is_available())
+    yield
+    torch.use_deterministic_algorithms(False)
