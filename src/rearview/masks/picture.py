@@ -1,0 +1,245 @@
+"""A mask as a picture, `.svg` or `.png`.
+
+    >>> from rearview import causal
+    >>> causal().save_picture("causal.svg", "I love sushi very much")    # doctest: +SKIP
+
+The same mask gives the same bytes: no date, no random ids. In an SVG words stay words, and each cell is a path
+whose group is named `heard`, `blocked`, `full`, `partial` or `skipped`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import textwrap
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rearview.errors import BadArgument, MissingExtra
+from rearview.masks.drawing import CellRole, Label
+from rearview.masks.hearing import hearing_of, refuse_endless_drawing
+from rearview.masks.item import item_of
+from rearview.masks.labels import Axes, Tokens, counted, cut, width
+from rearview.masks.mask import Mask
+from rearview.masks.show import CPU, blocks_for, cells_of, header, labels_of
+from rearview.masks.tiles import Tiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Canvas
+    from matplotlib.figure import Figure
+
+MOST_CELLS = 48
+LONGEST_WORD = 14
+
+INK, QUIET, PAPER = "#1c2733", "#66727f", "#ffffff"
+COLOURS: dict[CellRole, str] = {
+    "heard": "#1f6f8b",
+    "blocked": "#edf1f4",
+    "full": "#1f6f8b",
+    "partial": "#8fbccb",
+    "skipped": "#edf1f4",
+}
+OWN = "#f2a541"
+MEANINGS: dict[CellRole, str] = {
+    "heard": "heard",
+    "blocked": "blocked",
+    "full": "all heard",
+    "partial": "some heard",
+    "skipped": "none heard",
+}
+
+# Fonts that many machines have, for words that the default font cannot write; those not installed are passed over.
+OTHER_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans", "Microsoft YaHei",
+    "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Emoji",
+)  # fmt: skip
+
+
+def save_picture(
+    mask: Mask,
+    path: str | os.PathLike[str],
+    tokens: Tokens,
+    keys: Tokens | None = None,
+    *,
+    q_start: int | None = None,
+    batch: int = 0,
+    head: int = 0,
+) -> None:
+    """Write the mask of one batch item and head; see `Mask.save_picture`."""
+    target = _target(path)
+    axes = Axes.of(tokens, keys, q_start)
+    frame, one = axes.frame, item_of(mask, batch=batch, head=head)
+    refuse_endless_drawing(mask, frame)
+    matplotlib = _matplotlib()
+    block = blocks_for(frame, MOST_CELLS)
+    kind = Tiles.of(one, frame, block=block, device=CPU).kind[0, 0]
+    cells = cells_of(kind, single=block == (1, 1))
+    rows = labels_of(axes.queries, frame.q_start, frame.q_len, block[0])
+    columns = labels_of(axes.keys, 0, frame.k_len, block[1])
+    title = header(mask, axes, hearing_of(mask, frame), batch=batch, head=head)
+    if block != (1, 1):
+        size = f"{counted(block[0], 'query', 'queries')} x {counted(block[1], 'key', 'keys')}"
+        title += f"  ·  one cell is {size}"
+    settings = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "rearview",
+        "font.family": ["DejaVu Sans", *_installed(OTHER_FONTS)],
+    }
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # A word with no glyph in any installed font is drawn as boxes in a PNG and stays itself in an SVG.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure = _figure(cells, rows, columns, title, block=block)
+        data = io.BytesIO()
+        metadata = {"Date": None} if target.suffix.lower() == ".svg" else {"Software": None}
+        figure.savefig(data, format=target.suffix.lower()[1:], dpi=160, facecolor=PAPER, metadata=metadata)
+    _write(target, data.getvalue())
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise BadArgument("path", expected="a file name", came=repr(path))
+    target = Path(path)
+    if target.suffix.lower() not in (".svg", ".png"):
+        came = repr(target.suffix) if target.suffix else "no ending"
+        raise BadArgument("path", expected="a name that ends in .svg or .png", came=f"{came} ({target})")
+    if not target.parent.is_dir():
+        raise BadArgument("path", expected="a folder that exists", came=str(target.parent))
+    return target
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra("matplotlib", extra="pictures", needed_for="A picture of a mask") from error
+    return matplotlib
+
+
+def _installed(names: tuple[str, ...]) -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    known = set(fontManager.get_font_names())
+    return [name for name in names if name in known]
+
+
+def _figure(
+    cells: list[list[CellRole]],
+    rows: list[Label],
+    columns: list[Label],
+    title: str,
+    *,
+    block: tuple[int, int],
+) -> Figure:
+    from matplotlib.figure import Figure
+
+    many = max(len(rows), len(columns))
+    # Inches a cell: roomy for a sentence, small enough that the largest picture fits a page.
+    cell = max(0.16, min(0.62, 9.0 / many))
+    side = 0.55 + 0.085 * max(width(_text(row, LONGEST_WORD)) for row in rows)
+    across = _across(columns, cell)
+    above = 0.45 if across else 0.4 + 0.085 * max(width(_text(column, LONGEST_WORD)) for column in columns)
+    wide, high = cell * len(columns), cell * len(rows)
+    expression, _, facts = title.partition("  ·  ")
+    full_width = max(side + wide + 0.3, 5.2)
+    lines = textwrap.wrap(expression, max(20, int((full_width - 0.4) / 0.115)), break_long_words=True)
+    top = 0.42 + 0.24 * len(lines)
+    bottom = 0.6
+    full_height = top + above + high + bottom
+    figure = Figure(figsize=(full_width, full_height))
+    canvas = figure.add_axes((side / full_width, bottom / full_height, wide / full_width, high / full_height))
+    canvas.set_xlim(0, len(columns))
+    canvas.set_ylim(len(rows), 0)
+    canvas.axis("off")
+    _cells(canvas, cells)
+    _own_positions(canvas, rows, columns, block)
+    _labels(canvas, rows, columns, cell, across)
+    y = 1 - 0.3 / full_height
+    for line in lines:
+        figure.text(0.2 / full_width, y, line, size=13, color=INK, family="monospace", weight="bold", parse_math=False,
+                    va="center")  # fmt: skip
+        y -= 0.24 / full_height
+    figure.text(0.2 / full_width, y, facts, size=9.5, color=QUIET, parse_math=False, va="center")
+    _key(figure, cells, full_width, full_height)
+    return figure
+
+
+def _cells(canvas: Canvas, cells: list[list[CellRole]]) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    # One group for each kind of cell, a path for each cell: light to draw and easy to count.
+    gap = 0.04
+    for role in COLOURS:
+        places = [(c, r) for r, row in enumerate(cells) for c, here in enumerate(row) if here == role]
+        if not places:
+            continue
+        patches = [Rectangle((c + gap, r + gap), 1 - 2 * gap, 1 - 2 * gap) for c, r in places]
+        canvas.add_collection(PatchCollection(patches, facecolor=COLOURS[role], linewidth=0, gid=role))
+
+
+def _own_positions(canvas: Canvas, rows: list[Label], columns: list[Label], block: tuple[int, int]) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    # Where a query meets its own key: the line between past and future.
+    end = columns[-1].position + block[1]
+    own = [
+        (key, r)
+        for r, row in enumerate(rows)
+        for key in range(max(0, row.position) // block[1], (min(row.position + block[0], end) - 1) // block[1] + 1)
+    ]
+    marks = [Rectangle((c + 0.07, r + 0.07), 0.86, 0.86) for c, r in own]
+    outline = PatchCollection(marks, facecolor="none", edgecolor=OWN, linewidth=1.6, gid="own")
+    canvas.add_collection(outline)
+
+
+def _text(label: Label, most: int) -> str:
+    return cut(label.word, most) or str(label.position)
+
+
+def _across(columns: list[Label], cell: float) -> bool:
+    """Do the words fit above their columns, side by side?"""
+    return max(width(_text(column, LONGEST_WORD)) for column in columns) * 0.095 <= cell
+
+
+def _labels(canvas: Canvas, rows: list[Label], columns: list[Label], cell: float, across: bool) -> None:
+    size = 10 if cell >= 0.25 else 7
+    style = {"size": size, "color": INK, "parse_math": False}
+    # Numbers crowd where words do not: then only every few are written.
+    step = 1 if cell >= 0.25 or any(label.word for label in (*rows, *columns)) else 4
+    for n, row in enumerate(rows):
+        if n % step == 0:
+            canvas.text(-0.12 / cell, n + 0.5, _text(row, LONGEST_WORD), ha="right", va="center", **style)
+    for n, column in enumerate(columns):
+        if n % step == 0:
+            turn = {"ha": "center"} if across else {"ha": "center", "rotation": 90}
+            canvas.text(n + 0.5, -0.1 / cell, _text(column, LONGEST_WORD), va="bottom", **turn, **style)
+
+
+def _key(figure: Figure, cells: list[list[CellRole]], wide: float, high: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    present = {role for row in cells for role in row}
+    shown = [(COLOURS[role], "none", MEANINGS[role]) for role in MEANINGS if role in present]
+    shown.append(("none", OWN, "own position"))
+    x, y, side = 0.2, 0.2, 0.15
+    for face, edge, meaning in shown:
+        box = Rectangle((x / wide, y / high), side / wide, side / high, facecolor=face, edgecolor=edge, linewidth=1.6)
+        figure.add_artist(box)
+        figure.text((x + side + 0.08) / wide, (y + side / 2) / high, meaning, size=8.5, color=QUIET, va="center")
+        x += side + 0.35 + 0.075 * len(meaning)
+    figure.text((wide - 0.2) / wide, (y + side / 2) / high, "rows: queries, columns: keys", size=8.5, color=QUIET,
+                ha="right", va="center")  # fmt: skip
+
+
+def _write(target: Path, data: bytes) -> None:
+    # A reader of the file sees the old picture or the new one, never half of one.
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, target)
+    except OSError as error:
+        raise BadArgument("path", expected="a file that can be written", came=f"{error.strerror} ({target})") from error
+    finally:
+        beside.unlink(missing_ok=True)
