@@ -1,0 +1,147 @@
+"""Masks to and from FlashAttention's arguments: `causal`, `window_size`, and packed sequences in `cu_seqlens`.
+
+    >>> from rearview import causal, window
+    >>> from rearview.masks.exchange import to_flash
+    >>> to_flash(causal() & window(4), 16)
+    {'causal': True, 'window_size': (3, 0)}
+
+FlashAttention aligns at the bottom right, as positions do here, and its window counts the positions on either side
+of the query without the query itself: `window(4)` is 3 to the left.
+"""
+
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict
+
+import torch
+from torch import Tensor
+
+from rearview.errors import BadArgument, Unsupported
+from rearview.masks.exchange.batch import batch_of
+from rearview.masks.exchange.packed import Band, Rows, as_packed, as_rectangles, find_band
+from rearview.masks.families import causal as causal_mask
+from rearview.masks.families import full, window
+from rearview.masks.frame import Frame, whole_number
+from rearview.masks.mask import Mask
+from rearview.masks.packing import documents
+from rearview.masks.spans import Spans
+
+ADVICE = "attend(mask=...) takes any mask."
+
+
+class FlashArguments(TypedDict):
+    """For `flash_attn_func`, or with `cu_seqlens_q` for `flash_attn_varlen_func`."""
+
+    causal: bool
+    window_size: tuple[int, int]
+    cu_seqlens_q: NotRequired[Tensor]
+    cu_seqlens_k: NotRequired[Tensor]
+    max_seqlen_q: NotRequired[int]
+    max_seqlen_k: NotRequired[int]
+
+
+def to_flash(
+    mask: Mask,
+    q_len: int,
+    k_len: int | None = None,
+    *,
+    q_start: int | None = None,
+    batch: int | None = None,
+    device: torch.device | str | None = None,
+) -> FlashArguments:
+    """FlashAttention-2 arguments that mean exactly this mask, or `Unsupported`.
+
+    A plain band goes to `flash_attn_func`. Where only packed sequences say it, the answer has `cu_seqlens_q` too,
+    for `flash_attn_varlen_func` on the whole batch laid out as one row of `batch * q_len` queries and
+    `batch * k_len` keys; a sequence of 0 queries holds keys that nobody hears.
+
+    >>> from rearview import causal, documents
+    >>> packed = to_flash(causal() & documents([0, 0, 1, 1, 1]), 5)
+    >>> packed["cu_seqlens_q"].tolist(), packed["max_seqlen_k"], packed["causal"]
+    ([0, 2, 5], 3, True)
+    """
+    frame, cpu = Frame.of(q_len, k_len, q_start), torch.device("cpu")
+    # A mask without a range form may still be a band at this size; only writing it out can tell.
+    spans = mask.spans_in(frame, cpu) if mask.has_ranges else Spans.from_bool(mask.visible_in(frame, cpu))
+    if reasons := _more_than_one_range(spans):
+        raise Unsupported(_what(mask, frame), reasons, advice=ADVICE)
+    rows = Rows.of(spans, batch=batch_of(mask, batch))
+    if band := find_band(rows, as_rectangles(rows)):
+        return _arguments(band)
+    packed = as_packed(rows)
+    band = find_band(rows, packed) if packed else None
+    if packed is None or band is None:
+        reasons = ["the rows are no band (causal, window_size) over runs of keys that follow one another"]
+        if spans.some_key_unheard:
+            reasons.append("padded keys can be left out only where padded queries hear nothing: & documents(real)")
+        raise Unsupported(_what(mask, frame), reasons, advice=ADVICE)
+    return {
+        **_arguments(band),
+        "cu_seqlens_q": packed.queries.to(device or "cpu", torch.int32),
+        "cu_seqlens_k": packed.keys.to(device or "cpu", torch.int32),
+        "max_seqlen_q": int(packed.queries.diff().max()),
+        "max_seqlen_k": int(packed.keys.diff().max()),
+    }
+
+
+def from_flash(
+    *,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    cu_seqlens: Sequence[int] | Tensor | None = None,
+) -> Mask:
+    """The mask that FlashAttention applies: -1 is unlimited, `causal` sets the right side of the window to 0.
+
+    `cu_seqlens` are the edges of packed sequences, the same for queries and keys.
+
+    >>> from_flash(causal=True, window_size=(3, 3))
+    window(4)
+    >>> from_flash(causal=True, cu_seqlens=[0, 2, 5])
+    causal() & documents([0, 0, 1, 1, 1])
+    """
+    if not isinstance(window_size, Sequence) or len(window_size) != 2:
+        raise BadArgument("window_size", expected="(left, right)", came=repr(window_size))
+    left, right = (whole_number(size, "window_size", at_least=-1) for size in window_size)
+    band = _band_mask(left, 0 if causal else right)
+    if cu_seqlens is None:
+        return band
+    edges = _edges(cu_seqlens)
+    return band & documents(torch.arange(len(edges) - 1).repeat_interleave(edges.diff()))
+
+
+def _edges(cu_seqlens: Sequence[int] | Tensor) -> Tensor:
+    edges = torch.as_tensor(cu_seqlens).cpu()
+    whole = edges.ndim == 1 and len(edges) > 1 and not edges.is_floating_point()
+    if not whole or edges[0] != 0 or edges[-1] == 0 or bool((edges.diff() < 0).any()):
+        expected = "integers that start at 0 and rise to the total length, such as [0, 3, 5]"
+        raise BadArgument("cu_seqlens", expected=expected, came=edges.tolist())
+    return edges.long()
+
+
+def _what(mask: Mask, frame: Frame) -> str:
+    return f"to_flash: FlashAttention cannot say {mask!r} for {frame.q_len} queries and {frame.k_len} keys"
+
+
+def _more_than_one_range(spans: Spans) -> list[str]:
+    reasons = []
+    if spans.most_ranges > 1:
+        item, head, query = torch.nonzero(spans.starts[..., 1] < spans.k_len)[0].tolist()
+        ranges = " and ".join(f"{start}..{end - 1}" for start, end in spans.rows(item, head)[query])
+        reasons.append(f"a query hears one range of keys there, and here query {query} hears {ranges}")
+    one_head = Spans(spans.starts[:, :1], spans.ends[:, :1], q_len=spans.q_len, k_len=spans.k_len)
+    if not spans.equals(one_head):
+        reasons.append("all heads share one mask there, and here they differ")
+    return reasons
+
+
+def _arguments(band: Band) -> FlashArguments:
+    only_causal = band.left < 0 and band.right == 0
+    return {"causal": band.right == 0, "window_size": (-1, -1) if only_causal else (band.left, band.right)}
+
+
+def _band_mask(left: int, right: int) -> Mask:
+    if left < 0 and right < 0:
+        return full()
+    if left < 0:
+        return causal_mask() | window(1, ahead=right) if right else causal_mask()
+    # Without a right side: everything after the query, and the window behind it.
+    return window(left + 1, ahead=right) if right >= 0 else window(left + 1) | ~causal_mask()
