@@ -1,0 +1,126 @@
+"""PyTorch's fused kernels, for what they express exactly.
+
+    >>> import torch
+    >>> from rearview import attend, causal
+    >>> x = torch.randn(1, 2, 5, 8)
+    >>> attend(x, x, x, mask=causal(), engine="sdpa").shape
+    torch.Size([1, 2, 5, 8])
+
+Four traps of `scaled_dot_product_attention` are dealt with here:
+
+- its `is_causal` counts from the top left, so it is used only for queries that start at position 0;
+- a row with no visible key is NaN or the mean of V on some backends, so it is given one key and its output set to 0;
+- a dense mask is *added* to the scores, and some kernels split float32 into smaller numbers, so a finite but huge
+  number at a forbidden key can become NaN there: the engine refuses inputs that large;
+- cuDNN blocks with a finite number where a dense mask says -inf, which a large score outweighs: it gets no dense mask.
+"""
+
+import contextlib
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rearview.attention.bias import Alibi
+from rearview.attention.request import Request
+from rearview.masks.families import Causal
+
+name = "sdpa"
+summary = "PyTorch's fused kernels"
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def needs_dense_mask(request: Request) -> bool:
+    """Can neither "no mask" nor `is_causal` say it?"""
+    return request.bias is not None or not (request.hears_everything or _is_causal_from_zero(request))
+
+
+def refusals(request: Request) -> list[str]:
+    reasons = []
+    if request.return_lse:
+        reasons.append("it does not return the log-sum-exp")
+    if request.softcap is not None:
+        reasons.append("it has no softcap")
+    if request.dropout and request.generator is not None:
+        reasons.append("its dropout takes no generator")
+    if request.bias is not None and request.device.type != "cpu":
+        dtype = request.work_dtype if isinstance(request.bias, Alibi) else request.bias.dtype
+        if dtype != request.query.dtype:
+            reasons.append(f"it would round a bias of {dtype} to {request.query.dtype}")
+    if not reasons and _may_overflow(request):
+        reasons.append("inputs this large can overflow to inf at keys that the mask forbids, and inf x 0 is NaN")
+    return reasons
+
+
+def run(request: Request) -> tuple[Tensor, None]:
+    query, key, value, attn_mask, empty = request.query, request.key, request.value, None, None
+    is_causal = not needs_dense_mask(request) and not request.hears_everything
+    if is_causal:
+        # Keys after the last query are heard by nobody; is_causal must not see them.
+        key, value = key[:, :, : request.frame.q_len], value[:, :, : request.frame.q_len]
+    elif needs_dense_mask(request):
+        key, value = request.shielded()
+        attn_mask, empty = _dense_mask(request)
+    with _kernels(request, dense=attn_mask is not None):
+        out = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            dropout_p=request.dropout,
+            scale=request.scale,
+            enable_gqa=request.key_heads != request.heads,
+        )
+    return (out if empty is None else out.masked_fill(empty, 0)), None
+
+
+def _is_causal_from_zero(request: Request) -> bool:
+    frame = request.frame
+    return isinstance(request.simplified, Causal) and frame.q_start == 0 and frame.q_len <= frame.k_len
+
+
+def _dense_mask(request: Request) -> tuple[Tensor, Tensor | None]:
+    visible, empty = request.visible(), None
+    if torch.compiler.is_compiling() or request.spans is None or request.spans.some_row_empty:
+        empty = ~visible.any(-1, keepdim=True)
+        first_key = torch.zeros_like(visible)
+        first_key[..., 0] = True
+        visible = visible | (empty & first_key)
+    bias = request.dense_bias()
+    if bias is None:
+        return visible, empty
+    return torch.where(visible, bias, -torch.inf), empty
+
+
+def _may_overflow(request: Request) -> bool:
+    """Could a finite input become inf where the mask forbids, and be noticed?"""
+    dense = needs_dense_mask(request)
+    masks_by_filling = not dense and (request.device.type == "cpu" or request.query.dtype in HALVES)
+    # Sums of products of float16 numbers fit float32. Reading the values stops a compiled graph: there, they are
+    # trusted. (On a GPU it waits for the stream.)
+    exempt = request.query.dtype == torch.float16 or torch.compiler.is_compiling()
+    if masks_by_filling or request.hears_everything or exempt or 0 in (request.query.numel(), request.key.numel()):
+        return False
+    tensors = (request.query, *request.shielded())
+    tops = torch.stack([tensor.detach().abs().amax() for tensor in tensors]).double().tolist()
+    # Inputs that are inf or NaN already are not this engine's to judge.
+    if not all(map(math.isfinite, tops)):
+        return False
+    query, key, value = tops
+    score = query * key * request.query.shape[-1] * max(1.0, abs(request.scale))
+    return max(score, 2 * value) >= torch.finfo(request.work_dtype).max
+
+
+def _kernels(request: Request, *, dense: bool) -> contextlib.AbstractContextManager[object]:
+    if request.device.type != "cuda":
+        return contextlib.nullcontext()
+    # On Hopper cuDNN's kernel is 1.3-1.8 times faster than the one that PyTorch prefers.
+    hopper = torch.cuda.get_device_capability(request.device)[0] == 9
+    order = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    if not dense:
+        order.insert(0 if hopper else 2, SDPBackend.CUDNN_ATTENTION)
+    return sdpa_kernel(order, set_priority=True)

@@ -1,0 +1,201 @@
+"""MaskedSelfAttention: X -> Q, K, V -> heads -> attend -> output, as a layer.
+
+>>> import torch
+>>> from rearview import MaskedSelfAttention, causal
+>>> layer = MaskedSelfAttention(16, 4, mask=causal())
+>>> layer(torch.randn(2, 5, 16)).shape
+torch.Size([2, 5, 16])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rearview.attention.attend import attend
+from rearview.attention.bias import Alibi
+from rearview.attention.cache import KeyValueCache
+from rearview.errors import BadArgument, Unsupported
+from rearview.masks import Mask, causal
+from rearview.masks.frame import whole_number
+
+
+class MaskedSelfAttention(nn.Module):
+    """Self-attention under a mask.
+
+    Args:
+        dim: features of the input.
+        num_heads: query heads.
+        mask: who may be heard.
+        num_kv_heads: key and value heads, `num_heads` unless given; fewer means grouped queries.
+        head_dim, value_dim: features of a head's keys and of its values; dim / num_heads unless given.
+        bias: have W_Q, W_K, W_V and W_O a bias?
+        output: project the heads with W_O? Without it the heads are returned side by side.
+        dropout: of the attention weights, in training mode only.
+        score_bias: `alibi(...)`, added to the scores.
+        engine: as in `attend`.
+        w_q, w_k, w_v, w_o: weights to start from, written as in the formula Q = X W_Q: [in, out].
+
+    The worked example of a paper is three lines:
+
+    >>> w_q, w_k, w_v = (torch.eye(2) for _ in range(3))
+    >>> layer = MaskedSelfAttention(2, 1, w_q=w_q, w_k=w_k, w_v=w_v, bias=False, output=False)
+    >>> layer(torch.eye(2))[0].tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        mask: Mask = causal(),
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+        output: bool = True,
+        dropout: float = 0.0,
+        score_bias: Alibi | None = None,
+        engine: str = "auto",
+        w_q: Tensor | None = None,
+        w_k: Tensor | None = None,
+        w_v: Tensor | None = None,
+        w_o: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__()
+        dim = whole_number(dim, "dim", at_least=1)
+        self.num_heads = whole_number(num_heads, "num_heads", at_least=1)
+        self.num_kv_heads = (
+            self.num_heads if num_kv_heads is None else whole_number(num_kv_heads, "num_kv_heads", at_least=1)
+        )
+        if self.num_heads % self.num_kv_heads:
+            expected = f"a number that divides num_heads = {self.num_heads}"
+            raise BadArgument("num_kv_heads", expected=expected, came=self.num_kv_heads)
+        if not isinstance(mask, Mask):
+            raise BadArgument("mask", expected="a Mask such as causal()", came=type(mask).__name__)
+        self.head_dim = self._head_dim(w_q, self.num_heads, head_dim, dim, "head_dim")
+        self.value_dim = self._head_dim(
+            w_v, self.num_kv_heads, value_dim, self.head_dim * self.num_kv_heads, "value_dim"
+        )
+        self.mask, self.dropout, self.score_bias, self.engine = mask, dropout, score_bias, engine
+
+        def linear(given: Tensor | None, rows: int, columns: int, name: str) -> nn.Linear:
+            layer = nn.Linear(rows, columns, bias=bias, dtype=dtype, device=device)
+            if given is not None:
+                if given.shape != (rows, columns):
+                    raise BadArgument(name, expected=f"shape [{rows}, {columns}] (in, out)", came=list(given.shape))
+                layer.weight = nn.Parameter(given.detach().T.to(layer.weight).contiguous())
+                # The formula has no bias, so weights that are given start without one.
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+            return layer
+
+        self.w_q = linear(w_q, dim, self.num_heads * self.head_dim, "w_q")
+        self.w_k = linear(w_k, dim, self.num_kv_heads * self.head_dim, "w_k")
+        self.w_v = linear(w_v, dim, self.num_kv_heads * self.value_dim, "w_v")
+        self.w_o = linear(w_o, self.num_heads * self.value_dim, dim, "w_o") if output else None
+        if not output and w_o is not None:
+            raise BadArgument("w_o", expected="nothing when output=False", came=f"a tensor {list(w_o.shape)}")
+
+    @staticmethod
+    def _head_dim(given: Tensor | None, heads: int, asked: int | None, total: int, name: str) -> int:
+        if asked is not None:
+            return whole_number(asked, name, at_least=1)
+        total = given.shape[-1] if given is not None else total
+        if total % heads:
+            raise BadArgument(name, expected=f"features that divide into {heads} heads", came=total)
+        return total // heads
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V of `x` [batch, time, dim] by head: [batch, heads, time, dim of a head]."""
+        query = self.w_q(x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        key = self.w_k(x).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
+        value = self.w_v(x).unflatten(-1, (self.num_kv_heads, self.value_dim)).transpose(1, 2)
+        return query, key, value
+
+    def forward(self, x: Tensor, *, mask: Mask | None = None, cache: KeyValueCache | None = None) -> Tensor:
+        """[batch, time, dim] -> the same shape; [time, dim] is a batch of one.
+
+        `mask` narrows the layer's own mask for this call (`layer.mask & mask`: padding, packed documents).
+        With a `cache`, `x` continues what the cache holds.
+        """
+        if x.ndim not in (2, 3) or x.shape[-1] != self.w_q.in_features:
+            expected = f"[batch, time, {self.w_q.in_features}] or [time, {self.w_q.in_features}]"
+            raise BadArgument("x", expected=expected, came=list(x.shape))
+        query, key, value = self.heads(x if x.ndim == 3 else x.unsqueeze(0))
+        if cache is not None:
+            key, value = cache.append(key, value)
+        heard = attend(
+            query,
+            key,
+            value,
+            mask=self.mask if mask is None else self.mask & mask,
+            bias=self.score_bias,
+            dropout=self.dropout if self.training else 0.0,
+            engine=self.engine,
+        )
+        out = heard.transpose(1, 2).flatten(2)  # [batch, time, heads x value dim]
+        out = out if self.w_o is None else self.w_o(out)
+        return out if x.ndim == 3 else out.squeeze(0)
+
+    def new_cache(self, batch: int, max_len: int) -> KeyValueCache:
+        """An empty cache for this layer, on its device and in its dtype."""
+        return KeyValueCache(
+            batch=batch,
+            heads=self.num_kv_heads,
+            max_len=max_len,
+            key_dim=self.head_dim,
+            value_dim=self.value_dim,
+            dtype=self.w_k.weight.dtype,
+            device=self.w_k.weight.device,
+        )
+
+    @classmethod
+    def from_multihead(
+        cls, other: nn.MultiheadAttention, *, mask: Mask = causal(), **options: Any
+    ) -> MaskedSelfAttention:
+        """The same weights as an `nn.MultiheadAttention`, for self-attention.
+
+        Its boolean masks mean the opposite of ours (True = blocked there): bring one along with
+        `from_bool(attn_mask, true_means="blocked")`. Our layer is batch first whatever `other.batch_first` says.
+
+        >>> other = nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> layer = MaskedSelfAttention.from_multihead(other, mask=causal())
+        >>> x = torch.randn(1, 4, 8)
+        >>> blocked = torch.ones(4, 4, dtype=torch.bool).triu(1)
+        >>> torch.allclose(layer(x), other(x, x, x, attn_mask=blocked)[0], atol=1e-6)
+        True
+        """
+        reasons = []
+        if not other._qkv_same_embed_dim:
+            reasons.append("its keys or values come from another width (kdim, vdim), so it is not self-attention")
+        if other.bias_k is not None:
+            reasons.append("it appends a learned key and value (add_bias_kv)")
+        if other.add_zero_attn:
+            reasons.append("it appends a key of zeros (add_zero_attn)")
+        if reasons:
+            raise Unsupported("nn.MultiheadAttention cannot be converted", reasons)
+        has_bias = other.in_proj_bias is not None
+        weight = other.out_proj.weight
+        settings: dict[str, Any] = {"bias": has_bias, "dropout": other.dropout, "dtype": weight.dtype}
+        layer = cls(other.embed_dim, other.num_heads, mask=mask, device=weight.device, **(settings | options))
+        with torch.no_grad():
+            assert layer.w_o is not None
+            projections = (layer.w_q, layer.w_k, layer.w_v)
+            for mine, theirs in zip(projections, other.in_proj_weight.chunk(3), strict=True):
+                mine.weight.copy_(theirs)
+            layer.w_o.weight.copy_(weight)
+            if has_bias:
+                for mine, theirs in zip(projections, other.in_proj_bias.chunk(3), strict=True):
+                    mine.bias.copy_(theirs)
+                layer.w_o.bias.copy_(other.out_proj.bias)
+        return layer.train(other.training)
+
+    def extra_repr(self) -> str:
+        grouped = f", num_kv_heads={self.num_kv_heads}" if self.num_kv_heads != self.num_heads else ""
+        return f"num_heads={self.num_heads}{grouped}, mask={self.mask!r}"
