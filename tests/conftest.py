@@ -8,7 +8,9 @@ from torch.utils import deterministic
 @pytest.fixture(autouse=True, scope="session")
 def gpu_is_awake():
     if torch.cuda.is_available():
-        torch.ones(1, 1, device="cuda").mm(torch.ones(1, 1, device="cuda"))
+        # The first product of the backward thread warns about a context that is not there yet.
+        one = torch.ones(1, 1, device="cuda", requires_grad=True)
+        one.mm(one).sum().backward()
 
 
 @pytest.fixture(autouse=True)

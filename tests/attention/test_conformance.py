@@ -24,8 +24,13 @@ FORWARD_UNITS, GRADIENT_UNITS = 24, 120
 
 engines = pytest.mark.parametrize("engine", list(ENGINES))
 families = pytest.mark.parametrize("family", list(FAMILIES))
-# FlexAttention warns whoever runs it uncompiled in earnest.
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [
+    # FlexAttention warns whoever runs it uncompiled in earnest.
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    # The compiler of torch 2.11 looks at .grad of tensors that are not leaves, and uses torch.jit itself.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning"),
+]
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from rearview import Mask, causal, chunks, dilated, documents, full, padding, per_head, prefix, window
+from rearview.masks import Frame
 
 LENGTH = 9
 BATCH = 2
@@ -38,3 +39,15 @@ def joined(parts: st.SearchStrategy[Mask]) -> st.SearchStrategy[Mask]:
 
 masks = joined(leaves)
 masks_with_heads = masks | st.builds(lambda a, b: per_head([a, b]), masks, masks)
+
+ranges = joined(with_ranges)
+range_masks = ranges | st.builds(lambda a, b: per_head([a, b]), ranges, ranges)
+
+
+def _frame(q_len: int, k_len: int, q_start: int | None) -> Frame:
+    # Positions stay below LENGTH, which is as far as documents and padding reach.
+    return Frame.of(q_len, k_len, None if q_start is None else min(q_start, LENGTH - q_len))
+
+
+_lengths = st.integers(0, LENGTH)
+frames = st.builds(_frame, _lengths, _lengths, st.none() | _lengths)

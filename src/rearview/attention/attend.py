@@ -20,6 +20,7 @@ from rearview.attention.plan import resolve
 from rearview.attention.request import Request
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
+from rearview.masks.data import as_data
 
 
 @overload
@@ -142,8 +143,11 @@ def weights(
     """
     request = Request.of(query, key, key, mask=mask, q_start=q_start, bias=bias, scale=scale, softcap=softcap)
     chosen = None if rows is None else _row_indices(rows, request)
-    found = request.query.new_zeros(*request.query.shape[:2], 0 if chosen is None else len(chosen), request.frame.k_len)
-    if not _is_empty(request):
+    count = request.frame.q_len if chosen is None else len(chosen)
+    if _is_empty(request) or count == 0:
+        shape = (request.batch, request.heads, count, request.frame.k_len)
+        found = request.query.new_zeros(shape, dtype=request.work_dtype)
+    else:
         found, _ = reference.weights_and_lse(request, chosen)
     leading = query.ndim - 2
     return found if leading == 2 else found.flatten(0, 1) if leading == 1 else found[0, 0]
@@ -151,11 +155,12 @@ def weights(
 
 def _row_indices(rows: int | list[int] | Tensor, request: Request) -> Tensor:
     q_len = request.frame.q_len
-    indices = torch.as_tensor(rows, device=request.device)
-    whole = not (indices.is_floating_point() or indices.dtype == torch.bool)
+    indices = as_data(rows, "rows", expected=f"indices of the {q_len} queries").to(request.device)
+    # An empty list says nothing of its dtype.
+    whole = indices.numel() == 0 or not (indices.is_floating_point() or indices.dtype == torch.bool)
     if indices.ndim > 1 or not whole or (indices.numel() and not bool(((indices >= -q_len) & (indices < q_len)).all())):
         raise BadArgument("rows", expected=f"indices of the {q_len} queries", came=rows)
-    return indices.reshape(-1) % max(q_len, 1)
+    return indices.long().reshape(-1) % max(q_len, 1)
 
 
 def _is_empty(request: Request) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
+from rearview.masks.data import as_data
 from rearview.masks.frame import whole_number
 
 
@@ -45,12 +46,14 @@ def alibi(heads: int | Sequence[float] | Tensor) -> Alibi:
         slopes = [2.0 ** (-8.0 * (i + 1) / below) for i in range(below)]
         slopes += [2.0 ** (-4.0 * (i + 1) / below) for i in range(0, 2 * (count - below), 2)]
         return Alibi(torch.tensor(slopes))
-    slopes = torch.as_tensor(heads)
-    if slopes.ndim != 1 or slopes.numel() == 0 or not slopes.is_floating_point() or slopes.requires_grad:
+    expected = "a number of heads, or constant float slopes [heads]"
+    slopes = as_data(heads, "alibi(heads)", expected=expected)
+    learns = isinstance(heads, Tensor) and heads.requires_grad
+    if slopes.ndim != 1 or slopes.numel() == 0 or not slopes.is_floating_point() or learns:
         raise BadArgument(
             "alibi(heads)",
-            expected="a number of heads, or constant float slopes [heads]",
+            expected=expected,
             came=repr(heads),
             advice="Slopes that learn are a bias tensor: bias=-slopes.view(1, -1, 1, 1) * distance.",
         )
-    return Alibi(slopes.clone())
+    return Alibi(slopes)

@@ -127,6 +127,8 @@ class MaskedSelfAttention(nn.Module):
         if x.ndim not in (2, 3) or x.shape[-1] != self.w_q.in_features:
             expected = f"[batch, time, {self.w_q.in_features}] or [time, {self.w_q.in_features}]"
             raise BadArgument("x", expected=expected, came=list(x.shape))
+        if mask is not None and not isinstance(mask, Mask):
+            raise BadArgument("mask", expected="a Mask such as padding(...)", came=type(mask).__name__)
         query, key, value = self.heads(x if x.ndim == 3 else x.unsqueeze(0))
         if cache is not None:
             key, value = cache.append(key, value)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
-from rearview.masks.families import Full
+from rearview.masks.families import Causal, Full
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask
 from rearview.masks.spans import Spans
@@ -67,7 +67,7 @@ class And(Joined):
         return reduce(operator.and_, (part._spans(frame, device) for part in self.parts))
 
     def _simplify(self, frame: Frame) -> Mask:
-        kept = [part for part in (part._simplify(frame) for part in self.parts) if not isinstance(part, Full)]
+        kept = [part for part in _simplified(self.parts, frame) if not isinstance(part, Full)]
         return Full() if not kept else kept[0] if len(kept) == 1 else And.of(*kept)
 
     def __repr__(self) -> str:
@@ -90,8 +90,10 @@ class Or(Joined):
         return reduce(operator.or_, (part._spans(frame, device) for part in self.parts))
 
     def _simplify(self, frame: Frame) -> Mask:
-        parts = [part._simplify(frame) for part in self.parts]
-        return Full() if any(isinstance(part, Full) for part in parts) else Or.of(*parts)
+        parts = _simplified(self.parts, frame)
+        if any(isinstance(part, Full) for part in parts):
+            return Full()
+        return parts[0] if len(parts) == 1 else Or.of(*parts)
 
     def __repr__(self) -> str:
         return " | ".join(_inside(part) for part in self.parts)
@@ -181,6 +183,16 @@ def per_head(masks: Sequence[Mask]) -> Mask:
     if nested := [part for part in parts if part.heads is not None]:
         raise BadArgument("per_head(masks)", expected="masks that are the same for every head", came=repr(nested[0]))
     return PerHead(parts)
+
+
+def _simplified(parts: Iterable[Mask], frame: Frame) -> list[Mask]:
+    simple: list[Mask] = []
+    for part in (part._simplify(frame) for part in parts):
+        # A window as wide as the frame is causal there, and often stands beside the real one.
+        repeats = isinstance(part, Causal) and any(isinstance(other, Causal) for other in simple)
+        if not repeats:
+            simple.append(part)
+    return simple
 
 
 def _inside(part: Mask) -> str:

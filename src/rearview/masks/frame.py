@@ -14,8 +14,8 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 
-# Positions are int32, and the sum of two of them must still fit.
-LARGEST_NUMBER = 2**30
+# Positions are int32, and the sum of two of them (a position and how far a window looks ahead) must still fit.
+LARGEST_NUMBER = 2**30 - 1
 
 
 def whole_number(value: Any, argument: str, *, at_least: int, advice: str = "") -> int:
@@ -29,7 +29,7 @@ def whole_number(value: Any, argument: str, *, at_least: int, advice: str = "") 
         raise BadArgument(argument, expected=f"an integer of at least {at_least}", came=repr(value), advice=advice)
     if number > LARGEST_NUMBER:
         came = f"{number:,}" if number < 2**64 else "more than 2**64"
-        raise BadArgument(argument, expected=f"an integer of at most 2**30 ({LARGEST_NUMBER:,})", came=came)
+        raise BadArgument(argument, expected=f"an integer of at most 2**30 - 1 ({LARGEST_NUMBER:,})", came=came)
     return number
 
 
@@ -51,7 +51,9 @@ class Frame:
         k_len = q_len if k_len is None else whole_number(k_len, "k_len", at_least=0)
         if q_start is None:
             return cls(q_len, k_len, k_len - q_len)
-        return cls(q_len, k_len, whole_number(q_start, "q_start", at_least=0))
+        q_start = whole_number(q_start, "q_start", at_least=0)
+        whole_number(q_start + q_len, "q_start + q_len", at_least=0)
+        return cls(q_len, k_len, q_start)
 
     @property
     def q_end(self) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -113,6 +113,21 @@ class Mask:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a mask is immutable; make a new one instead of setting {name!r}")
+
+    # A value that never changes is its own copy. (A layer that holds a mask is deep-copied often: EMA, clones.)
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        slots = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        return {name: getattr(self, name) for name in slots if name != "_remembered"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
 
     # Lowering.
 

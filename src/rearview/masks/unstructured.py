@@ -94,9 +94,10 @@ class Undeclared:
             came=f"a rule that uses the {self.axis} index without it",
         )
 
-    __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
+    # Python looks operators up on the class, so each has to stand here; `if b` would otherwise simply be true.
+    __bool__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = __pow__ = __neg__ = _refuse
+    __floordiv__ = __truediv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __lshift__ = __rshift__ = _refuse
 
     def __getattr__(self, name: str) -> NoReturn:
         self._refuse()

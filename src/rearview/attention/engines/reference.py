@@ -28,7 +28,7 @@ def run(request: Request) -> tuple[Tensor, Tensor]:
     _, value = request.shielded()
     # [batch, key head, queries of its group, dim]: one product serves the whole group.
     groups = (request.key_heads, request.queries_per_key_head)
-    out = torch.matmul(weights.unflatten(1, groups).flatten(2, 3), value.to(weights.dtype))
+    out = _product(weights.unflatten(1, groups).flatten(2, 3), value.to(weights.dtype))
     return out.unflatten(2, (-1, weights.shape[2])).flatten(1, 2).to(request.query.dtype), lse
 
 
@@ -55,10 +55,16 @@ def masked_scores(request: Request, rows: Tensor | None = None) -> Tensor:
         query = query[:, :, rows]
         bias = bias[:, :, rows] if bias is not None and bias.shape[2] > 1 else bias
     groups = (request.key_heads, request.queries_per_key_head)
-    scores = torch.matmul(query.unflatten(1, groups).flatten(2, 3), key.transpose(-1, -2))
+    scores = _product(query.unflatten(1, groups).flatten(2, 3), key.transpose(-1, -2))
     scores = scores.unflatten(2, (-1, query.shape[2])).flatten(1, 2) * request.scale
     if request.softcap is not None:
         scores = request.softcap * torch.tanh(scores / request.softcap)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     return scores.masked_fill(~request.visible(rows), -torch.inf)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    # Autocast would round both to half precision; the definition is computed in the work dtype.
+    with torch.autocast(a.device.type, enabled=False):
+        return torch.matmul(a, b)

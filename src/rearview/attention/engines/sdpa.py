@@ -85,7 +85,8 @@ def _is_causal_from_zero(request: Request) -> bool:
 
 def _dense_mask(request: Request) -> tuple[Tensor, Tensor | None]:
     visible, empty = request.visible(), None
-    if torch.compiler.is_compiling() or request.spans is None or request.spans.some_row_empty:
+    spans = request.spans
+    if spans is None or spans.some_row_empty:
         empty = ~visible.any(-1, keepdim=True)
         first_key = torch.zeros_like(visible)
         first_key[..., 0] = True
@@ -93,6 +94,8 @@ def _dense_mask(request: Request) -> tuple[Tensor, Tensor | None]:
     bias = request.dense_bias()
     if bias is None:
         return visible, empty
+    # A CPU takes a bias in the query's dtype or in the one that it computes in, and no other.
+    bias = bias if bias.dtype == request.query.dtype else bias.to(request.work_dtype)
     return torch.where(visible, bias, -torch.inf), empty
 
 
@@ -106,7 +109,11 @@ def _may_overflow(request: Request) -> bool:
     if masks_by_filling or request.hears_everything or exempt or 0 in (request.query.numel(), request.key.numel()):
         return False
     tensors = (request.query, *request.shielded())
-    tops = torch.stack([tensor.detach().abs().amax() for tensor in tensors]).double().tolist()
+    try:
+        tops = torch.stack([tensor.detach().abs().amax() for tensor in tensors]).double().tolist()
+    except RuntimeError:
+        # Under vmap there are no values to read; they are trusted, as in a compiled graph.
+        return False
     # Inputs that are inf or NaN already are not this engine's to judge.
     if not all(map(math.isfinite, tops)):
         return False

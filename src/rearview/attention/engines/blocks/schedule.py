@@ -1,7 +1,7 @@
 """The work that a mask leaves: strips of queries, each with the keys that they hear, cut into tiles.
 
     >>> from rearview import causal, window
-    >>> from rearview.attention.engines.schedule import Sizes, schedule_spans
+    >>> from rearview.attention.engines.blocks.schedule import Sizes, schedule_spans
     >>> spans = (causal() & window(2)).spans(4)
     >>> for strip in schedule_spans(spans, Sizes(rows=2, keys=8)):
     ...     print(strip.rows, [tile.keys for tile in strip.tiles])
