@@ -1,5 +1,7 @@
 """What holds for every test: uninitialised memory is poison, and the seed is fixed."""
 
+import warnings
+
 import pytest
 import torch
 from torch.utils import deterministic
@@ -9,8 +11,10 @@ from torch.utils import deterministic
 def gpu_is_awake():
     if torch.cuda.is_available():
         # The first product of the backward thread warns about a context that is not there yet.
-        one = torch.ones(1, 1, device="cuda", requires_grad=True)
-        one.mm(one).sum().backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one = torch.ones(1, 1, device="cuda", requires_grad=True)
+            one.mm(one).sum().backward()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,10 @@ from rearview.masks.frame import whole_number
 
 
 class KeyValueCache:
-    """`append` writes new keys and values behind the old ones and returns views of all so far."""
+    """`append` writes new keys and values behind the old ones and returns views of all so far.
+
+    For inference: what goes into the cache is detached, so no gradient reaches the keys and values in it.
+    """
 
     def __init__(
         self,

@@ -9,11 +9,10 @@ torch.Size([2, 5, 16])
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from rearview.attention.arguments import finite_number
 from rearview.attention.attend import attend
 from rearview.attention.bias import Alibi
 from rearview.attention.cache import KeyValueCache
@@ -82,7 +81,8 @@ class MaskedSelfAttention(nn.Module):
         self.value_dim = self._head_dim(
             w_v, self.num_kv_heads, value_dim, self.head_dim * self.num_kv_heads, "value_dim"
         )
-        self.mask, self.dropout, self.score_bias, self.engine = mask, dropout, score_bias, engine
+        self.mask, self.score_bias, self.engine = mask, score_bias, engine
+        self.dropout = finite_number(dropout, "dropout", at_least=0.0, below=1.0)
 
         def linear(given: Tensor | None, rows: int, columns: int, name: str) -> nn.Linear:
             layer = nn.Linear(rows, columns, bias=bias, dtype=dtype, device=device)
@@ -159,7 +159,7 @@ class MaskedSelfAttention(nn.Module):
 
     @classmethod
     def from_multihead(
-        cls, other: nn.MultiheadAttention, *, mask: Mask = causal(), **options: Any
+        cls, other: nn.MultiheadAttention, *, mask: Mask = causal(), engine: str = "auto"
     ) -> MaskedSelfAttention:
         """The same weights as an `nn.MultiheadAttention`, for self-attention.
 
@@ -184,8 +184,16 @@ class MaskedSelfAttention(nn.Module):
             raise Unsupported("nn.MultiheadAttention cannot be converted", reasons)
         has_bias = other.in_proj_bias is not None
         weight = other.out_proj.weight
-        settings: dict[str, Any] = {"bias": has_bias, "dropout": other.dropout, "dtype": weight.dtype}
-        layer = cls(other.embed_dim, other.num_heads, mask=mask, device=weight.device, **(settings | options))
+        layer = cls(
+            other.embed_dim,
+            other.num_heads,
+            mask=mask,
+            bias=has_bias,
+            dropout=other.dropout,
+            engine=engine,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
         with torch.no_grad():
             assert layer.w_o is not None
             projections = (layer.w_q, layer.w_k, layer.w_v)

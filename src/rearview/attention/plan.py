@@ -143,6 +143,10 @@ def _why_not(name: str, request: Request, *, asked: str) -> str:
         return f"it would compute every pair, with a dense mask of {extra}"
     if name == flex.name:
         return "it would be compiled at the first call, for seconds"
+    if request.device.type == "cuda" and sdpa.needs_dense_mask(request):
+        return "on a GPU its many small calls cost more than one compiled kernel"
+    if sdpa.needs_dense_mask(request):
+        return "at this size its several calls cost more than one"
     return "the fused kernel is faster where it says the mask itself"
 
 
@@ -153,9 +157,14 @@ def _memory(name: str, request: Request) -> int:
     if name == reference.name:
         return 3 * request.batch * request.heads * pairs * item
     if name == sdpa.name:
-        dense = sdpa.needs_dense_mask(request)
-        bias = item if request.bias is not None else 1
-        return (request.mask.batch or 1) * (request.mask.heads or 1) * pairs * bias if dense else 0
+        if not sdpa.needs_dense_mask(request):
+            return 0
+        # A bool for each pair; with a bias, a number in each place where either of the two differs.
+        batch, heads, bias = request.mask.batch or 1, request.mask.heads or 1, request.bias
+        if bias is None:
+            return batch * heads * pairs
+        own = (1, len(bias.slopes)) if isinstance(bias, Alibi) else bias.shape[:2]
+        return max(batch, own[0]) * max(heads, own[1]) * pairs * item
     if name == flex.name:
         tiles = -(-frame.q_len // flex.BLOCK) * -(-frame.k_len // flex.BLOCK)
         return 0 if request.hears_everything else 16 * (request.mask.batch or 1) * (request.mask.heads or 1) * tiles

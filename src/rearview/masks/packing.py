@@ -139,6 +139,7 @@ def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
     `ids` is [T], or [batch, T] when the items are packed differently. It may be longer than the keys at hand:
     a cache that is still filling uses the ids of the positions that it holds.
 
+    >>> from rearview import causal
     >>> (causal() & documents([0, 0, 1])).to_bool(3).int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
     """

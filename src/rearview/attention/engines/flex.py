@@ -11,19 +11,31 @@ packing of documents does not compile anything. The tiles come from the same ran
 from __future__ import annotations
 
 import shutil
+import weakref
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rearview.attention.bias import Alibi
 from rearview.attention.request import Request
+from rearview.masks import Spans
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from rearview.masks.exchange.flex import MaskMod
 
 name = "flex"
 summary = "FlexAttention, compiled, through a BlockMask"
 
 BLOCK = 128
+
+# A mask object serves every layer and step of a model; its BlockMask goes when the ranges go.
+_block_masks: weakref.WeakKeyDictionary[Spans, dict[torch.device, BlockMask]] = weakref.WeakKeyDictionary()
+
 RECOMPILATIONS = 256
 
 
@@ -74,18 +86,31 @@ def _compiled(function: Callable, device: str) -> Callable:
     return torch.compile(function, dynamic=False if device == "cpu" else None, fullgraph=True)
 
 
-def _block_mask(request: Request):
-    from rearview.masks.exchange.flex import range_mod, to_block_mask
+def _block_mask(request: Request) -> BlockMask:
+    """The mask's BlockMask, made once for its ranges and a device: making it takes longer than a kernel."""
+    spans = request.spans
+    if spans is None:
+        return _made(request, None)
+    made = _block_masks.setdefault(spans, {})
+    if request.device not in made:
+        from rearview.masks.exchange.flex import range_mod
 
-    frame, mask = request.frame, request.mask
+        made[request.device] = _made(request, range_mod(request.mask.spans_in(request.frame, request.device)))
+    return made[request.device]
+
+
+def _made(request: Request, mask_mod: MaskMod | None) -> BlockMask:
+    from rearview.masks.exchange.flex import to_block_mask
+
+    frame = request.frame
     return to_block_mask(
-        mask,
+        request.mask,
         frame.q_len,
         frame.k_len,
         q_start=None if frame.q_start < 0 else frame.q_start,
         block_size=BLOCK,
         device=request.device,
-        mask_mod=range_mod(mask.spans_in(frame, request.device)) if mask.has_ranges else None,
+        mask_mod=mask_mod,
     )
 
 

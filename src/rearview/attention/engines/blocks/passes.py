@@ -179,11 +179,18 @@ def _differentiable_backward(
     d_lse: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     if work.dropout:
-        raise Unsupported("second derivatives of engine 'blocks'", ["dropout cannot be drawn again here"])
-    out, lse = reference.run(work.request(query, key, value, bias))
-    inputs = [tensor for tensor in (query, key, value, bias) if tensor is not None and tensor.requires_grad]
-    outputs, grads = ([out], [d_out]) if d_lse is None else ([out, lse], [d_out, d_lse])
-    found = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True))
-    return tuple(
-        next(found) if tensor is not None and tensor.requires_grad else None for tensor in (query, key, value, bias)
-    )
+        raise Unsupported(
+            "second derivatives of engine 'blocks'",
+            ["dropout cannot be drawn again here (torch.func asks for gradients that have gradients, too)"],
+            advice="Use engine='reference'.",
+        )
+    given = [tensor for tensor in (query, key, value, bias) if tensor is not None]
+
+    def define(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        out, lse = reference.run(work.request(query, key, value, bias))
+        return (out,) if d_lse is None else (out, lse)
+
+    # That of torch.func, because it works inside torch.func's own transforms as well as outside.
+    _, pull_back, *_ = torch.func.vjp(define, *given)
+    found = pull_back((d_out,) if d_lse is None else (d_out, d_lse))
+    return *found, *[None] * (4 - len(found))

@@ -1,0 +1,122 @@
+"""The plan: which engine for which request, why, why not the others; and that attend does what the plan says."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from rearview import Mask, Unsupported, alibi, attend, causal, dilated, documents, full, padding, plan, prefix, window
+from rearview.attention.engines import ENGINES, reference
+
+FUSED = "the fused kernel says this mask itself, with no dense tensor"
+SMALL = "at this size one fused call with a dense mask costs less than several exact ones"
+VISIBLE = "it computes the visible ranges only, forward and backward, and compiles nothing"
+
+# What is asked for -> (q_len, k_len), mask, options, (engine, reason); on a CPU.
+RULE: dict[str, tuple[tuple[int, int], Mask, dict[str, Any], tuple[str, str]]] = {
+    "causal": ((512, 512), causal(), {}, ("sdpa", FUSED)),
+    "everything": ((512, 512), full(), {}, ("sdpa", FUSED)),
+    "a window that is wider than the keys": ((512, 512), causal() & window(4096), {}, ("sdpa", FUSED)),
+    "one step over a cache": ((1, 512), causal(), {}, ("sdpa", FUSED)),
+    "one step over a long cache, in a window of it": ((1, 8192), causal() & window(512), {}, ("blocks", VISIBLE)),
+    "one step over a padded cache": ((1, 8192), causal() & padding([8192, 99]), {}, ("sdpa", SMALL)),
+    "a chunk over a cache": ((256, 512), causal(), {}, ("blocks", VISIBLE)),
+    "a window": ((512, 512), causal() & window(64), {}, ("blocks", VISIBLE)),
+    "documents": ((512, 512), causal() & documents(torch.arange(512) // 64), {}, ("blocks", VISIBLE)),
+    "prefix-LM": ((512, 512), causal() | prefix(64), {}, ("blocks", VISIBLE)),
+    "padding": ((512, 512), causal() & padding([512, 300]), {}, ("blocks", VISIBLE)),
+    "no ranges": ((512, 512), causal() & dilated(2), {}, ("blocks", VISIBLE)),
+    "small": ((16, 16), causal() & window(4), {}, ("sdpa", SMALL)),
+    "small, with a softcap": ((16, 16), causal(), {"softcap": 1.0}, ("blocks", VISIBLE)),
+    "small, with the log-sum-exp": ((16, 16), causal(), {"return_lse": True}, ("blocks", VISIBLE)),
+    "small, with dropout": ((16, 16), causal() & window(4), {"dropout": 0.1}, ("sdpa", SMALL)),
+    "with a bias": ((512, 512), causal(), {"bias": alibi(2)}, ("blocks", VISIBLE)),
+    "small, with a bias": ((16, 16), causal(), {"bias": alibi(2)}, ("sdpa", SMALL)),
+}
+rule = pytest.mark.parametrize(("sizes", "mask", "options", "expected"), RULE.values(), ids=RULE)
+
+
+def inputs(q_len: int, k_len: int, **options: Any) -> tuple[torch.Tensor, ...]:
+    return torch.zeros(2, 2, q_len, 8, **options), *(torch.zeros(2, 2, k_len, 8, **options) for _ in range(2))
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the engines that ran, each replaced by the definition."""
+    names: list[str] = []
+    define = reference.run
+    for name, engine in ENGINES.items():
+
+        def run(request, name=name):
+            names.append(name)
+            return define(request)
+
+        monkeypatch.setattr(engine, "run", run)
+    return names
+
+
+@rule
+def test_the_rule_and_that_attend_follows_it(taken, sizes, mask, options, expected):
+    tensors = inputs(*sizes)
+    made = plan(*tensors, mask=mask, **options)
+    assert (made.engine, made.reason) == expected
+    assert taken == []
+    attend(*tensors, mask=mask, **options)
+    assert taken == [made.engine]
+
+
+@rule
+def test_it_reads_well(sizes, mask, options, expected):
+    made = plan(*inputs(*sizes), mask=mask, **options)
+    first, about_mask, about_engine, heading, *others = str(made).splitlines()
+    assert first == f"2 x 2 heads x {sizes[0]} queries over {sizes[1]} keys, dim 8, float32, cpu"
+    share = f"{100 * mask.spans(*sizes).share:.1f} % visible" if mask.has_ranges else "no range form"
+    assert about_mask == f"mask {mask!r}: {share}"
+    assert about_engine.startswith(f"engine {made.engine}: {made.reason}; about ")
+    assert about_engine.endswith("B beyond inputs and output")
+    assert heading == "not taken:"
+    # Every other engine, each with a reason of its own.
+    assert [line.split()[0] for line in others] == [name for name in ENGINES if name != made.engine]
+    reasons = [line.split(maxsplit=1)[1] for line in others]
+    assert len(set(reasons)) == len(others)
+    assert all(len(reason) > 20 for reason in reasons)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_a_named_engine_is_taken(taken: list[str], engine: str):
+    tensors = inputs(16, 16)
+    made = plan(*tensors, engine=engine)
+    assert (made.engine, made.reason) == (engine, "it was asked for")
+    assert set(made.not_taken) == set(ENGINES) - {engine}
+    attend(*tensors, engine=engine)
+    assert taken == [engine]
+
+
+def test_a_named_engine_that_cannot_is_not_planned_either():
+    with pytest.raises(Unsupported, match=r"(?s)engine 'sdpa' cannot do this exactly:.*it has no softcap"):
+        plan(*inputs(16, 16), engine="sdpa", softcap=1.0)
+
+
+def test_why_not_is_what_the_engine_would_say():
+    made = plan(*inputs(16, 16, requires_grad=True), softcap=1.0, return_lse=True, dropout=0.1)
+    assert made.not_taken["sdpa"] == "cannot: it does not return the log-sum-exp; it has no softcap"
+    assert made.not_taken["flex"].startswith(
+        "cannot: it has no dropout; FlexAttention on a CPU is forward only; FlexAttention on a CPU does not return"
+    )
+    named = plan(*inputs(16, 16), engine="reference")
+    assert named.not_taken["blocks"] == "another engine was asked for"
+
+
+def test_memory_is_what_grows_with_the_length():
+    window_of = causal() & window(64)
+    short, long = inputs(1024, 1024), inputs(4096, 4096)
+    # A dense mask of bools, the float32 scores of every batch item and head, and a few tiles of them.
+    assert plan(*short, mask=window_of, engine="sdpa").memory == 1024**2
+    assert plan(*long, mask=window_of, engine="sdpa").memory == 4096**2
+    assert plan(*long, mask=causal(), engine="sdpa").memory == 0
+    for bias, numbers in ((alibi(2), 2), (torch.zeros(1024, 1024), 1), (torch.zeros(2, 2, 1024, 1024), 4)):
+        assert plan(*short, mask=window_of, bias=bias, engine="sdpa").memory == numbers * 4 * 1024**2
+    assert plan(*long, mask=window_of, engine="reference").memory >= 4 * 4 * 4096**2
+    assert plan(*long, mask=window_of).memory == plan(*short, mask=window_of).memory < 2**23
+    assert "about 16.0 MiB beyond" in str(plan(*long, mask=window_of, engine="sdpa"))
+    assert "about 0 B beyond" in str(plan(*long, mask=causal()))

@@ -1,0 +1,352 @@
+"""Every constructor against its definition, pair by pair; what it prints; what it refuses and how it says so."""
+
+import copy
+import operator
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from rearview import (
+    Mask,
+    RearviewError,
+    causal,
+    chunks,
+    dense,
+    dilated,
+    documents,
+    full,
+    padding,
+    per_head,
+    prefix,
+    where,
+    window,
+)
+from rearview.errors import BadArgument, NoRangeForm
+from rearview.masks import Frame
+
+IDS = [3, 3, 0, 0, 0, 3, 7, 7, 7]
+PACKED = [[0, 0, 1, 1, 2, 2, 2, 2, 2], [5, 5, 5, 5, 5, 5, 4, 4, 4]]
+REAL = [[False, False, True, True, True, True, True, True, True], [True, False, True] * 3]
+SQUARE = torch.rand(9, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+EACH = torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1)) < 0.5
+
+# The definition of each: may the query at position i hear the key at position j, in batch item b and head h?
+Rule = Callable[[int, int, int, int], bool]
+DEFINITIONS: dict[str, tuple[Mask, Rule]] = {
+    "causal()": (causal(), lambda b, h, i, j: j <= i),
+    "full()": (full(), lambda b, h, i, j: True),
+    "window(1)": (window(1), lambda b, h, i, j: j == i),
+    "window(3)": (window(3), lambda b, h, i, j: i - 3 < j <= i),
+    "window(2, ahead=2)": (window(2, ahead=2), lambda b, h, i, j: i - 2 < j <= i + 2),
+    "prefix(0)": (prefix(0), lambda b, h, i, j: False),
+    "prefix(2)": (prefix(2), lambda b, h, i, j: j < 2),
+    "prefix([0, 3])": (prefix([0, 3]), lambda b, h, i, j: j < [0, 3][b]),
+    "documents([3, 3, 0, 0, 0, 3, 7, 7, 7])": (documents(IDS), lambda b, h, i, j: i >= 0 and IDS[i] == IDS[j]),
+    f"documents({PACKED})": (documents(PACKED), lambda b, h, i, j: i >= 0 and PACKED[b][i] == PACKED[b][j]),
+    "padding([2, 0, 9])": (padding([2, 0, 9]), lambda b, h, i, j: j < [2, 0, 9][b]),
+    f"padding({REAL})": (padding(REAL), lambda b, h, i, j: REAL[b][j]),
+    "chunks(3)": (chunks(3), lambda b, h, i, j: i // 3 == j // 3),
+    "dilated(2)": (dilated(2), lambda b, h, i, j: (i - j) % 2 == 0),
+    "per_head([causal(), window(2)])": (
+        per_head([causal(), window(2)]),
+        lambda b, h, i, j: j <= i and (h == 0 or j > i - 2),
+    ),
+    "(causal() & window(3)) | prefix(1)": (
+        causal() & window(3) | prefix(1),
+        lambda b, h, i, j: i - 3 < j <= i or j < 1,
+    ),
+    "~(causal() | chunks(2))": (~(causal() | chunks(2)), lambda b, h, i, j: not (j <= i or i // 2 == j // 2)),
+    "causal() & ~window(2)": (causal() & ~window(2), lambda b, h, i, j: j <= i - 2),
+}
+FRAMES = [
+    Frame.of(6),
+    Frame.of(1),
+    Frame.of(1, 6),
+    Frame.of(3, 6),
+    Frame.of(8, 5),
+    Frame.of(3, 6, q_start=1),
+    Frame.of(4, 3, q_start=5),
+    Frame.of(0, 4),
+    Frame.of(4, 0),
+]
+
+definitions = pytest.mark.parametrize("text", DEFINITIONS)
+
+
+def by_hand(rule: Rule, batch: int, heads: int, frame: Frame) -> list[Any]:
+    queries, keys = range(frame.q_start, frame.q_end), range(frame.k_len)
+    return [
+        [[[rule(b, h, i, j) for j in keys] for i in queries] for h in range(heads)] for b in range(batch)
+    ]  # fmt: skip
+
+
+@definitions
+@pytest.mark.parametrize("frame", FRAMES, ids=str)
+def test_the_definition(text: str, frame: Frame):
+    mask, rule = DEFINITIONS[text]
+    expected = by_hand(rule, mask.batch or 1, mask.heads or 1, frame)
+    assert mask.visible_in(frame, torch.device("cpu")).tolist() == expected
+    if mask.has_ranges:
+        assert mask.spans_in(frame, torch.device("cpu")).to_bool().tolist() == expected
+
+
+@definitions
+def test_some_rows_alone(text: str):
+    mask, rule = DEFINITIONS[text]
+    whole = torch.tensor(by_hand(rule, mask.batch or 1, mask.heads or 1, Frame.of(6)))
+    chosen = mask.visible_in(Frame.of(6), torch.device("cpu"), rows=torch.tensor([4, 0, 4]))
+    assert chosen.tolist() == whole[:, :, [4, 0, 4]].tolist()
+
+
+@definitions
+def test_it_prints_as_the_expression_that_made_it(text: str):
+    assert repr(DEFINITIONS[text][0]) == text
+
+
+def test_long_data_is_summarised():
+    assert repr(documents(range(1000))) == "documents(<1000 ids>)"
+    assert repr(padding(torch.ones(4, 512, dtype=torch.bool))) == "padding(<4 x 512 keys>)"
+    assert repr(dense(EACH)) == "dense(<2 x 3 x 9 x 9 bool>)"
+    assert repr(where(operator.ge)) == "where(ge)"
+
+
+@pytest.mark.parametrize(("q_len", "k_len"), [(9, 9), (9, 6), (1, 7), (3, 7)])
+def test_a_dense_square_serves_every_step(q_len: int, k_len: int):
+    start = max(0, k_len - q_len)
+    rows = slice(start, start + q_len)
+    assert torch.equal(dense(SQUARE).to_bool(q_len, k_len, q_start=start), SQUARE[rows, :k_len])
+    assert torch.equal(dense(EACH).to_bool(q_len, k_len, q_start=start), EACH[:, :, rows, :k_len])
+
+
+def test_a_dense_rectangle_stands_at_its_last_columns():
+    assert torch.equal(dense(SQUARE[5:]).to_bool(4, 9), SQUARE[5:])
+    assert torch.equal(dense(SQUARE[5:]).to_bool(2, 8), SQUARE[6:8, :8])
+
+
+def test_where_takes_positions_or_indices_too():
+    assert where(lambda i, j: j * 2 <= i).to_bool(2, 4).int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0]]
+    rule = where(lambda b, h, i, j: j <= i - b - h, batch=2, heads=2)
+    assert (rule.batch, rule.heads) == (2, 2)
+    assert rule.to_bool(3).sum((-1, -2)).tolist() == [[6, 3], [3, 1]]
+    # Declared for the batch alone; the rule does not look at the head.
+    assert where(lambda b, h, i, j: j < i - b, batch=2).to_bool(3).sum((-1, -2)).tolist() == [[3], [1]]
+
+
+def test_where_works_with_a_table():
+    table = torch.tensor([[True, False, True], [False, True, True]])
+    mask = where(lambda b, h, i, j: table[b, j], batch=2)
+    assert mask.to_bool(1, 3)[:, 0, 0].tolist() == table.tolist()
+
+
+TABLE = torch.ones(2, 9, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda b, h, i, j: b == 0,
+        lambda b, h, i, j: (j <= i) & (b > 0),
+        lambda b, h, i, j: i + b < j,
+        lambda b, h, i, j: b % 2 == i,
+        lambda b, h, i, j: -b <= i,
+        lambda b, h, i, j: b / 2 <= i,
+        lambda b, h, i, j: (b & 1) == i,
+        lambda b, h, i, j: TABLE[b, i],
+        lambda b, h, i, j: TABLE[b],
+        lambda b, h, i, j: [j <= i, j > i][b],
+        lambda b, h, i, j: {0: j <= i}[b],
+        lambda b, h, i, j: j <= i if b else j > i,
+        lambda b, h, i, j: torch.where(b, j <= i, j > i),
+        lambda b, h, i, j: b.bool() & (j <= i),
+    ],
+)
+def test_a_rule_that_looks_at_an_axis_must_declare_it(rule):
+    with pytest.raises(BadArgument, match=r"^where\(rule\): .* where\(rule, batch=...\), got a rule that uses"):
+        where(rule).to_bool(3)
+    with pytest.raises(BadArgument, match=r"where\(rule, heads=...\)"):
+        where(lambda b, h, i, j: rule(h, b, i, j), batch=2).to_bool(3)
+
+
+# Values.
+
+
+@pytest.mark.parametrize("mask", [causal(), window(3), documents(IDS), padding([3]), causal() & window(2), ~causal()])
+def test_a_mask_never_changes(mask: Mask):
+    for name in ("back", "ids", "parts", "anything"):
+        with pytest.raises(AttributeError, match=f"a mask is immutable; make a new one instead of setting '{name}'"):
+            setattr(mask, name, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (documents, torch.tensor([0, 0, 1])),
+        (padding, torch.tensor([3, 1])),
+        (padding, torch.tensor([[True, False, True]])),
+        (prefix, torch.tensor([0, 2])),
+        (dense, torch.ones(3, 3, dtype=torch.bool).tril()),
+    ],
+)
+def test_what_the_caller_writes_later_does_not_matter(make, given: torch.Tensor):
+    mask = make(given)
+    before, printed = mask.to_bool(3).clone(), repr(mask)
+    given.zero_()
+    assert not torch.equal(make(given).to_bool(3), before)
+    assert torch.equal(mask.to_bool(3), before)
+    assert repr(mask) == printed
+
+
+@definitions
+def test_a_copy_and_a_pickle_mean_the_same(text: str):
+    mask = DEFINITIONS[text][0]
+    mask.to_bool(6)
+    assert copy.deepcopy(mask) is mask
+    assert copy.copy(mask) is mask
+    again = pickle.loads(pickle.dumps(mask))
+    assert repr(again) == text
+    assert torch.equal(again.to_bool(6), mask.to_bool(6))
+
+
+@definitions
+def test_to_a_device_means_the_same(text: str):
+    mask = DEFINITIONS[text][0]
+    moved = mask.to("cpu")
+    assert repr(moved) == text
+    assert (moved.batch, moved.heads) == (mask.batch, mask.heads)
+    assert torch.equal(moved.to_bool(6), mask.to_bool(6))
+
+
+@pytest.mark.parametrize(
+    "mask", [documents(IDS), padding([3]), padding(REAL), prefix([1]), dense(SQUARE), ~documents(IDS) & prefix([1])]
+)
+def test_to_a_device_brings_the_data(mask: Mask):
+    def tensors(value: object) -> list[torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            return [value]
+        inside = value.__getstate__().values() if isinstance(value, Mask) else value if isinstance(value, tuple) else ()
+        return [tensor for part in inside for tensor in tensors(part)]
+
+    assert tensors(mask)
+    assert {tensor.device.type for tensor in tensors(mask.to("meta"))} == {"meta"}
+    assert {tensor.device.type for tensor in tensors(mask)} == {"cpu"}
+
+
+# Refusals.
+
+
+# What is called, with what, and what the message says.
+WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
+    (window, (0,), r"^window\(n\): expected an integer of at least 1, got 0\. A window counts the position itself"),
+    (window, (True,), r"^window\(n\): expected an integer of at least 1, got True"),
+    (window, (2.5,), r"^window\(n\): expected an integer of at least 1, got 2\.5"),
+    (window, ("3",), r"^window\(n\): expected an integer of at least 1, got '3'"),
+    (window, (2**30,), r"^window\(n\): expected an integer of at most 2\*\*30 - 1 .*, got 1,073,741,824"),
+    (lambda n: window(3, ahead=n), (-1,), r"^ahead: expected an integer of at least 0, got -1"),
+    (prefix, (-1,), r"^prefix\(n\): expected an integer of at least 0, got -1"),
+    (prefix, (True,), r"^prefix\(n\): expected an integer of at least 0, got True"),
+    (prefix, (1.5,), r"^prefix\(n\): expected an integer of at least 0, got 1\.5"),
+    (prefix, ([1, -2],), r"^prefix\(n\): expected integers of at least 0, .*, got a minimum of -2"),
+    (prefix, ([],), r"^prefix\(n\): expected integers of at least 0, .*, got .* of shape \[0\]"),
+    (chunks, (0,), r"^chunks\(n\): expected an integer of at least 1, got 0"),
+    (dilated, (0,), r"^dilated\(step\): expected an integer of at least 1, got 0"),
+    (documents, ([0.5, 1.0],), r"^documents\(ids\): expected integer ids .*, got a float32 tensor of shape \[2\]"),
+    (documents, (torch.zeros(2, 2, 2).long(),), r"^documents\(ids\): .*\[T\] or \[batch, T\].*\[2, 2, 2\]"),
+    (documents, (torch.tensor(1),), r"^documents\(ids\): .*, got a int64 tensor of shape \[\]"),
+    (documents, ([],), r"^documents\(ids\): expected .*, at least one, got .* of shape \[0\]"),
+    (documents, ([[0, 1], [0]],), r"^documents\(ids\): expected integer ids .*, got \[\[0, 1\], \[0\]\]"),
+    (documents, ("ab",), r"^documents\(ids\): expected integer ids .*, got 'ab'"),
+    (padding, ([2, -1],), r"^padding\(lengths\): expected integers of at least 0, .*, got a minimum of -1"),
+    (padding, ([1.5],), r"^padding\(lengths\): expected integers .*, got a float32 tensor"),
+    (padding, ([[2, 3]],), r"^padding\(lengths\): .* one for each batch item, got a int64 tensor of shape \[1, 2\]"),
+    (padding, (torch.ones(1, 2, 3).bool(),), r"^padding\(real\): .* bool tensor \[batch, T\], got .*\[1, 2, 3\]"),
+    (padding, ([True, False],), r"^padding\(real\): .*, got a bool tensor of shape \[2\]"),
+    (where, (lambda i, j, k: i,), r"^where\(rule\): expected 2 or 4 parameters, got 3\. Write lambda i, j: "),
+    (where, (3,), r"^where\(rule\): expected a function, got 3"),
+    (lambda rule: where(rule, batch=2), (operator.ge,), r"^where\(rule\): expected rule\(b, h, i, j\) when batch"),
+    (lambda n: where(lambda b, h, i, j: h == i, heads=n), (0,), "^heads: expected an integer of at least 1, got 0"),
+    (lambda f: where(f).to_bool(2), (lambda i, j: i * 0.5,), r"^where\(rule\): .* a bool tensor, got torch\.float32"),
+    (lambda f: where(f).to_bool(2), (lambda i, j: True,), r"^where\(rule\): .* returns a bool tensor, got bool"),
+    (dense, (torch.zeros(2, 2),), r"^dense\(tensor\): expected a bool .*, got a torch\.float32 .* from_additive"),
+    (dense, ([[True]],), r"^dense\(tensor\): expected a bool tensor, True = may be heard, got list"),
+    (dense, (SQUARE[None],), r"^dense\(tensor\): expected shape .*, got \[1, 9, 9\]\. .*padding\(tensor\)"),
+    (dense, (SQUARE[:0],), r"^dense\(tensor\): expected .* none of them 0, got \[0, 9\]"),
+    (per_head, ([],), r"^per_head\(masks\): expected a list of masks, one a head, got \[\]"),
+    (per_head, ([causal(), 3],), r"^per_head\(masks\): expected a list of masks, .*, got \[causal\(\), 3\]"),
+    (per_head, ([per_head([causal()])],), r"^per_head\(masks\): expected masks that are the same for every head"),
+    (bool, (causal(),), r"^mask: expected `&`, `\|` and `~` between masks, got `and`, `or`.*Write causal\(\) & window"),
+    (operator.and_, (padding([1, 2]), padding([1, 2, 3])), "^mask: expected masks for one batch size, got 2 and 3"),
+    (operator.or_, (padding([1, 2]), documents([[1]])), "^mask: expected masks for one batch size, got 1 and 2"),
+    (operator.and_, (per_head([full()] * 2), per_head([full()] * 3)), "^mask: .* for one heads size, got 2 and 3"),
+    (per_head, ([padding([1]), padding([1, 2])],), "^mask: expected masks for one batch size, got 1 and 2"),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "message"), WRONG, ids=[message for *_, message in WRONG])
+def test_refusals(call, arguments: tuple[Any, ...], message: str):
+    with pytest.raises(RearviewError, match=message):
+        call(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("mask", "frame", "message"),
+    [
+        (
+            documents([0, 0, 1]),
+            (4,),
+            r"^documents\(ids\): expected an id for each of the 4 positions, got 3 ids\. ",
+        ),
+        (documents([0, 0, 1]), (1, 2, 3), r"^documents\(ids\): expected an id for each of the 4 positions"),
+        (causal() & ~documents([0]), (2,), r"^documents\(ids\): expected an id for each of the 2 positions"),
+        (per_head([causal(), documents([0])]), (2,), r"^documents\(ids\): expected an id"),
+        (padding([[True, True]]), (1, 3), r"^padding\(real\): expected .* covers the 3 keys, got T = 2\. Append True"),
+        (dense(SQUARE), (1, 10), r"^dense\(tensor\): expected queries at 9\.\.9 over 10 keys, got .* at 0\.\.8 over 9"),
+        (dense(SQUARE[5:]), (5, 9), r"^dense\(tensor\): expected queries at 4\.\.8 .*, got .* at 5\.\.8 over 9 keys"),
+        (dense(SQUARE), (9, 8), r"^dense\(tensor\): expected queries at -1\.\.7"),
+    ],
+)
+def test_data_that_does_not_cover_the_frame(mask: Mask, frame: tuple[int, ...], message: str):
+    q_len, k_len, q_start = (*frame, None, None)[:3]
+    assert q_len is not None
+    for lower in (mask.to_bool, mask.tiles, mask.spans) if mask.has_ranges else (mask.to_bool, mask.tiles):
+        with pytest.raises(BadArgument, match=message):
+            lower(q_len, k_len, q_start=q_start)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        ({"q_len": -1}, "^q_len: expected an integer of at least 0, got -1"),
+        ({"q_len": 2.0}, r"^q_len: expected an integer of at least 0, got 2\.0"),
+        ({"q_len": 2, "k_len": -1}, "^k_len: expected an integer of at least 0, got -1"),
+        ({"q_len": 2, "q_start": -1}, "^q_start: expected an integer of at least 0, got -1"),
+        ({"q_len": 2, "q_start": 2**30 - 2}, r"^q_start \+ q_len: expected an integer of at most 2\*\*30 - 1"),
+    ],
+)
+def test_a_frame_that_is_none(frame: dict[str, Any], message: str):
+    with pytest.raises(BadArgument, match=message):
+        causal().to_bool(**frame)
+
+
+@pytest.mark.parametrize("mask", [dilated(2), where(lambda i, j: j <= i), dense(SQUARE), causal() & ~dilated(3)])
+def test_no_range_form_says_what_to_use_instead(mask: Mask):
+    assert not mask.has_ranges
+    with pytest.raises(NoRangeForm, match=r"has no range form:\n  - .*not a few ranges\nUse to_bool"):
+        mask.spans(4)
+
+
+@pytest.mark.parametrize("other", [None, True, torch.ones(2, 2, dtype=torch.bool)])
+def test_only_masks_join(other: Any):
+    for join in (lambda: causal() & other, lambda: causal() | other, lambda: other & causal()):
+        with pytest.raises(TypeError, match=r"unsupported operand type\(s\) for"):
+            join()
+
+
+def test_the_largest_numbers_are_still_exact():
+    most = 2**30 - 1
+    far = window(most, ahead=most)
+    assert far.spans(1, 8, q_start=most - 1).rows() == [[(0, 8)]]
+    assert chunks(most).spans(1, 8, q_start=most - 1).rows() == [[(0, 8)]]
+    assert far.to_bool(1, 8, q_start=most - 1).all()
