@@ -20,8 +20,8 @@ from rearview.attention.request import Request
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
 
-# Below this many pairs of one sequence the cost is in the calls, and one fused call beats several exact ones.
-SMALL_PAIRS = 64 * 64
+# Up to this many pairs of one sequence the cost is in the calls, and one fused call beats several exact ones.
+SMALL_PAIRS = 128 * 128
 
 
 def choose(request: Request) -> tuple[str, str]:
@@ -36,12 +36,8 @@ def choose(request: Request) -> tuple[str, str]:
 
 
 def _is_small(request: Request) -> bool:
-    """Is the work so small, or cut into so many pieces, that calls cost more than hidden scores?"""
-    frame = request.frame
-    if frame.q_len * frame.k_len <= SMALL_PAIRS:
-        return True
-    # One query over a long cache, the items padded differently: one call beats one a batch item.
-    return frame.q_len == 1 and request.mask.batch is not None and request.batch > 1
+    """Is the work so small that calls cost more than hidden scores? Not with one query: a cut there is one slice."""
+    return request.frame.q_len > 1 and request.frame.q_len * request.frame.k_len <= SMALL_PAIRS
 
 
 @dataclass(frozen=True)

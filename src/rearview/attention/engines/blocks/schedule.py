@@ -64,15 +64,15 @@ class Strip:
 def schedule_spans(spans: Spans, sizes: Sizes, device: torch.device | None = None) -> list[Strip]:
     """The strips of a mask that has ranges."""
     some, every = spans.heard_by_any(sizes.rows), spans.heard_by_all(sizes.rows)
-    patterns: dict[tuple[tuple[int, ...], int], Tensor] = {}
+    patterns: dict[tuple[int, ...], Tensor] = {}
     strips = []
     for items, heads in _runs_of_equal_masks(spans):
-        of_run = spans.rows(items.start, heads.start) if spans.starts.shape[2] > 1 else None
+        edges = torch.stack([spans.starts[items.start, heads.start], spans.ends[items.start, heads.start]])
         heard_by_some, heard_by_all = (each.rows(items.start, heads.start) for each in (some, every))
         for index, (ranges, common) in enumerate(zip(heard_by_some, heard_by_all, strict=True)):
             rows = slice(index * sizes.rows, min((index + 1) * sizes.rows, spans.q_len))
-            # Without a query axis all queries hear the same, so every column is heard by all or bridged.
-            own = of_run[rows] if of_run is not None else [ranges]
+            # Without a query axis one row stands for all.
+            own = edges[:, rows] if edges.shape[1] > 1 else edges
             tiles = tuple(
                 Tile(keys, tuple(_pieces(keys, common, own, patterns, device)))
                 for keys in _cut(_bridge(ranges), sizes.keys)
@@ -161,23 +161,20 @@ def _cut(ranges: list[tuple[int, int]], most: int) -> Iterator[tuple[slice, ...]
 def _pieces(
     keys: tuple[slice, ...],
     common: list[tuple[int, int]],
-    rows: list[list[tuple[int, int]]],
-    patterns: dict[tuple[tuple[int, ...], int], Tensor],
+    edges: Tensor,
+    patterns: dict[tuple[int, ...], Tensor],
     device: torch.device | None,
 ) -> Iterator[Piece]:
-    """Where a tile needs a boolean: its columns that not every query hears."""
+    """Where a tile needs a boolean: its columns that not every query hears. `edges`: starts, ends [2, rows, ranges]."""
     offset = 0
     for part in keys:
         for start, end in _without(common, part.start, part.stop):
+            inside = (edges - start).clamp_(0, end - start)
             # The same diagonal comes back in strip after strip: one tensor a pattern, not one a strip.
-            edges = tuple(
-                min(max(edge - start, 0), end - start) for row in rows for pair in [*row, (end, end)] for edge in pair
-            )
-            hidden = patterns.get((edges, end - start))
-            if hidden is None:
-                hidden = _hidden(rows, start, end).to(device)
-                patterns[edges, end - start] = hidden
-            yield Piece(slice(offset + start - part.start, offset + end - part.start), hidden)
+            pattern = (end - start, *inside.flatten().tolist())
+            if pattern not in patterns:
+                patterns[pattern] = _hidden(inside, end - start).to(device)
+            yield Piece(slice(offset + start - part.start, offset + end - part.start), patterns[pattern])
         offset += part.stop - part.start
 
 
@@ -193,9 +190,6 @@ def _without(ranges: list[tuple[int, int]], start: int, end: int) -> Iterator[tu
         yield start, end
 
 
-def _hidden(rows: list[list[tuple[int, int]]], start: int, end: int) -> Tensor:
-    hidden = torch.ones(len(rows), end - start, dtype=torch.bool)
-    for row, ranges in zip(hidden, rows, strict=True):
-        for a, b in ranges:
-            row[max(a - start, 0) : max(b - start, 0)] = False
-    return hidden
+def _hidden(edges: Tensor, width: int) -> Tensor:
+    column, (starts, ends) = torch.arange(width), edges.unsqueeze(-1)
+    return ~((column >= starts) & (column < ends)).any(-2)
