@@ -1,0 +1,16 @@
+"""Side-by-side measurements against what a user would pick instead. Run from the root of the repository:
+
+    make bench                            # all cases at the base size, keeps a dated file in bench/results/
+    make bench ARGS="--quick"             # a minute or less, keeps nothing
+    make bench ARGS="--cases window --flex"
+
+cases.py     the masks and sizes that are measured
+rivals.py    who competes: PyTorch's attention in its forms, FlexAttention, the engines of rearview
+judge.py     nobody is timed before the answer and the gradients agree with the float64 reference
+measure.py   interleaved rounds: every contestant once a round, so that a busy moment hits them all
+noise.py     what other programs took of the processors meanwhile
+lowering.py  what it costs to turn a mask into ranges, in a process of its own
+targets.py   the numbers that this project promises, met or not
+table.py     one table, drawn for a terminal, a pipe or a file
+results.py   the machine, and the dated file
+"""
