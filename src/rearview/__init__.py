@@ -2,6 +2,7 @@
 
 from rearview.attention import KeyValueCache, MaskedSelfAttention, Plan, alibi, attend, plan, weights
 from rearview.errors import RearviewError, Unsupported
+from rearview.explain import Trace, explain
 from rearview.masks import (
     Mask,
     Spans,
@@ -27,6 +28,7 @@ __all__ = [
     "Plan",
     "RearviewError",
     "Spans",
+    "Trace",
     "Unsupported",
     "alibi",
     "attend",
@@ -35,6 +37,7 @@ __all__ = [
     "dense",
     "dilated",
     "documents",
+    "explain",
     "full",
     "padding",
     "per_head",

@@ -52,3 +52,12 @@ class MissingExtra(RearviewError, ImportError):
             f"{needed_for} needs the package {package!r}, which is not installed. "
             f"Install it with: pip install 'rearview[{extra}]'"
         )
+
+
+class BadFile(RearviewError, ValueError):
+    """A file that is not what it should be; the message says where in it, and why."""
+
+    def __init__(self, path: object, why: str):
+        self.path = str(path)
+        self.why = why
+        super().__init__(f"{path}: {why}")

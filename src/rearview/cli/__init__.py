@@ -64,7 +64,7 @@ def build() -> "typer.Typer":
         missing = (error.name or "typer").partition(".")[0]
         raise MissingExtra(missing, extra="terminal", needed_for="The rearview command") from error
     from rearview import __version__
-    from rearview.cli import demo, mask
+    from rearview.cli import demo, explain, mask
 
     app = typer.Typer(
         add_completion=False,
@@ -72,6 +72,7 @@ def build() -> "typer.Typer":
         help="Masked attention you can run, see and prove.",
     )
     app.add_typer(mask.app, name="mask")
+    app.command("explain")(explain.explain)
     app.command("demo")(demo.demo)
 
     @app.callback(invoke_without_command=True)

@@ -31,11 +31,20 @@ STYLES: dict[Role, str] = {
     "range": "dim",
     "remark": "dim",
     "warning": "yellow",
+    "number": "default",
+    # White is readable on each of them.
+    "weight 1": "bright_white on rgb(54,77,91)",
+    "weight 2": "bright_white on rgb(46,91,108)",
+    "weight 3": "bright_white on rgb(38,105,126)",
+    "weight 4": "bright_white on rgb(30,119,144)",
+    "weight 5": "bold bright_white on rgb(18,140,170)",
+    "gained": "green",
+    "lost": "red",
 }
 
 IN_ASCII = {
     "■": "#", "█": "#", "▒": "+", "·": ".", "…": "~", "±": "*", "␣": "_", "—": "-", "×": "x", "∞": "inf", "√": "sqrt",
-    "ᵀ": "^T", "′": "'",
+    "ᵀ": "^T", "′": "'", "₁": "1", "ₕ": "h",
 }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from rearview.masks.labels import centre, cut, left, letters, right, width
 CellRole: TypeAlias = Literal[
     "heard", "blocked", "full", "partial", "skipped", "only first", "only second", "only one each"
 ]
-Role: TypeAlias = CellRole | Literal["title", "label", "range", "remark", "warning"]
+# A number; an attention weight, from faint to strong; a change up and a change down.
+NumberRole: TypeAlias = Literal["number", "weight 1", "weight 2", "weight 3", "weight 4", "weight 5", "gained", "lost"]
+Role: TypeAlias = CellRole | NumberRole | Literal["title", "label", "range", "remark", "warning"]
 
 # Told apart by shape, not by colour.
 GLYPHS: dict[CellRole, str] = {

@@ -47,7 +47,7 @@ def _words(tokens: Tokens, argument: str) -> tuple[int, tuple[str, ...] | None]:
             raise BadArgument(argument, expected="words", came=repr(strangers[0]), advice=advice)
         if not words:
             raise BadArgument(argument, expected="at least one word", came="none")
-        return len(words), tuple(_spaces_shown(printable(word)) for word in words)
+        return len(words), tuple(map(drawn, words))
     return whole_number(tokens, argument, at_least=1), None
 
 
@@ -60,8 +60,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _spaces_shown(word: str) -> str:
+def drawn(word: str) -> str:
+    """A token as a label: control characters written out, and the spaces at its edges visible.
+
+    >>> drawn(" love"), drawn("a\\tb")
+    ('␣love', 'a\\\\tb')
+    """
     # Tokens of real models begin with a space more often than not, and at an edge it would not be seen.
+    word = printable(word)
     inner = word.strip(" ")
     if not inner:
         return "␣" * len(word)

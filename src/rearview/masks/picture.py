@@ -13,10 +13,10 @@ import io
 import os
 import textwrap
 import warnings
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rearview.errors import BadArgument, MissingExtra
+from rearview.errors import MissingExtra
 from rearview.masks.drawing import CellRole, Label
 from rearview.masks.hearing import hearing_of, refuse_endless_drawing
 from rearview.masks.item import item_of
@@ -24,11 +24,13 @@ from rearview.masks.labels import Axes, Tokens, counted, cut, width
 from rearview.masks.mask import Mask
 from rearview.masks.show import CPU, blocks_for, cells_of, header, labels_of
 from rearview.masks.tiles import Tiles
+from rearview.masks.write import target_of, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Canvas
     from matplotlib.figure import Figure
 
+ENDINGS = (".svg", ".png")
 MOST_CELLS = 48
 LONGEST_WORD = 14
 
@@ -67,11 +69,10 @@ def save_picture(
     head: int = 0,
 ) -> None:
     """Write the mask of one batch item and head; see `Mask.save_picture`."""
-    target = _target(path)
+    target = target_of(path, ENDINGS)
     axes = Axes.of(tokens, keys, q_start)
     frame, one = axes.frame, item_of(mask, batch=batch, head=head)
     refuse_endless_drawing(mask, frame)
-    matplotlib = _matplotlib()
     block = blocks_for(frame, MOST_CELLS)
     kind = Tiles.of(one, frame, block=block, device=CPU).kind[0, 0]
     cells = cells_of(kind, single=block == (1, 1))
@@ -81,7 +82,21 @@ def save_picture(
     if block != (1, 1):
         size = f"{counted(block[0], 'query', 'queries')} x {counted(block[1], 'key', 'keys')}"
         title += f"  ·  one cell is {size}"
-    settings = {
+    data = rendered(
+        lambda: _figure(cells, rows, columns, title, block=block),
+        target.suffix.lower(),
+        needed_for="A picture of a mask",
+    )
+    write_whole(target, data)
+
+
+def rendered(draw: Callable[[], Figure], ending: str, *, needed_for: str) -> bytes:
+    """The figure that `draw` makes, as a file's bytes: the same figure, the same bytes."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra("matplotlib", extra="pictures", needed_for=needed_for) from error
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "rearview",
         "font.family": ["DejaVu Sans", *_installed(OTHER_FONTS)],
@@ -89,31 +104,10 @@ def save_picture(
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         # A word with no glyph in any installed font is drawn as boxes in a PNG and stays itself in an SVG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = _figure(cells, rows, columns, title, block=block)
         data = io.BytesIO()
-        metadata = {"Date": None} if target.suffix.lower() == ".svg" else {"Software": None}
-        figure.savefig(data, format=target.suffix.lower()[1:], dpi=160, facecolor=PAPER, metadata=metadata)
-    _write(target, data.getvalue())
-
-
-def _target(path: str | os.PathLike[str]) -> Path:
-    if not isinstance(path, (str, os.PathLike)):
-        raise BadArgument("path", expected="a file name", came=repr(path))
-    target = Path(path)
-    if target.suffix.lower() not in (".svg", ".png"):
-        came = repr(target.suffix) if target.suffix else "no ending"
-        raise BadArgument("path", expected="a name that ends in .svg or .png", came=f"{came} ({target})")
-    if not target.parent.is_dir():
-        raise BadArgument("path", expected="a folder that exists", came=str(target.parent))
-    return target
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra="pictures", needed_for="A picture of a mask") from error
-    return matplotlib
+        metadata = {"Date": None} if ending == ".svg" else {"Software": None}
+        draw().savefig(data, format=ending[1:], dpi=160, facecolor=PAPER, metadata=metadata)
+    return data.getvalue()
 
 
 def _installed(names: tuple[str, ...]) -> list[str]:
@@ -136,9 +130,9 @@ def _figure(
     many = max(len(rows), len(columns))
     # Inches a cell: roomy for a sentence, small enough that the largest picture fits a page.
     cell = max(0.16, min(0.62, 9.0 / many))
-    side = 0.55 + 0.085 * max(width(_text(row, LONGEST_WORD)) for row in rows)
-    across = _across(columns, cell)
-    above = 0.45 if across else 0.4 + 0.085 * max(width(_text(column, LONGEST_WORD)) for column in columns)
+    side = 0.55 + 0.085 * max(width(word_of(row, LONGEST_WORD)) for row in rows)
+    across = fits_across(columns, cell)
+    above = 0.45 if across else 0.4 + 0.085 * max(width(word_of(column, LONGEST_WORD)) for column in columns)
     wide, high = cell * len(columns), cell * len(rows)
     expression, _, facts = title.partition("  ·  ")
     full_width = max(side + wide + 0.3, 5.2)
@@ -153,7 +147,7 @@ def _figure(
     canvas.axis("off")
     _cells(canvas, cells)
     _own_positions(canvas, rows, columns, block)
-    _labels(canvas, rows, columns, cell, across)
+    draw_labels(canvas, rows, columns, (cell, cell), across)
     y = 1 - 0.3 / full_height
     for line in lines:
         figure.text(0.2 / full_width, y, line, size=13, color=INK, family="monospace", weight="bold", parse_math=False,
@@ -194,27 +188,41 @@ def _own_positions(canvas: Canvas, rows: list[Label], columns: list[Label], bloc
     canvas.add_collection(outline)
 
 
-def _text(label: Label, most: int) -> str:
+def word_of(label: Label, most: int) -> str:
+    """What stands beside a row or above a column: the word, cut, or the position."""
     return cut(label.word, most) or str(label.position)
 
 
-def _across(columns: list[Label], cell: float) -> bool:
+def fits_across(columns: list[Label], cell: float) -> bool:
     """Do the words fit above their columns, side by side?"""
-    return max(width(_text(column, LONGEST_WORD)) for column in columns) * 0.095 <= cell
+    return max(width(word_of(column, LONGEST_WORD)) for column in columns) * 0.095 <= cell
 
 
-def _labels(canvas: Canvas, rows: list[Label], columns: list[Label], cell: float, across: bool) -> None:
-    size = 10 if cell >= 0.25 else 7
+def draw_labels(
+    canvas: Canvas,
+    rows: list[Label],
+    columns: list[Label],
+    cell: tuple[float, float],
+    across: bool,
+    *,
+    steps: tuple[int, int] | None = None,
+) -> None:
+    """The words beside and above cells of so many inches, across and down, on a canvas where a cell is one unit.
+
+    `steps`: of the rows and of the columns, only every so many are written.
+    """
+    size = 10 if min(cell) >= 0.25 else 7
     style = {"size": size, "color": INK, "parse_math": False}
     # Numbers crowd where words do not: then only every few are written.
-    step = 1 if cell >= 0.25 or any(label.word for label in (*rows, *columns)) else 4
+    crowded = min(cell) < 0.25 and not any(label.word for label in (*rows, *columns))
+    row_step, column_step = steps or ((4, 4) if crowded else (1, 1))
     for n, row in enumerate(rows):
-        if n % step == 0:
-            canvas.text(-0.12 / cell, n + 0.5, _text(row, LONGEST_WORD), ha="right", va="center", **style)
+        if n % row_step == 0:
+            canvas.text(-0.12 / cell[0], n + 0.5, word_of(row, LONGEST_WORD), ha="right", va="center", **style)
     for n, column in enumerate(columns):
-        if n % step == 0:
+        if n % column_step == 0:
             turn = {"ha": "center"} if across else {"ha": "center", "rotation": 90}
-            canvas.text(n + 0.5, -0.1 / cell, _text(column, LONGEST_WORD), va="bottom", **turn, **style)
+            canvas.text(n + 0.5, -0.1 / cell[1], word_of(column, LONGEST_WORD), va="bottom", **turn, **style)
 
 
 def _key(figure: Figure, cells: list[list[CellRole]], wide: float, high: float) -> None:
@@ -231,15 +239,3 @@ def _key(figure: Figure, cells: list[list[CellRole]], wide: float, high: float) 
         x += side + 0.35 + 0.075 * len(meaning)
     figure.text((wide - 0.2) / wide, (y + side / 2) / high, "rows: queries, columns: keys", size=8.5, color=QUIET,
                 ha="right", va="center")  # fmt: skip
-
-
-def _write(target: Path, data: bytes) -> None:
-    # A reader of the file sees the old picture or the new one, never half of one.
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(data)
-        os.replace(beside, target)
-    except OSError as error:
-        raise BadArgument("path", expected="a file that can be written", came=f"{error.strerror} ({target})") from error
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,0 +1,157 @@
+"""One Trace as one page: a file that needs no network, with every number in full.
+
+>>> import torch
+>>> from rearview import explain
+>>> trace = explain(query=torch.eye(2), key=torch.eye(2), value=torch.eye(2), labels=["I", "love"])
+>>> to_html(trace).startswith("<!doctype html>")
+True
+
+The page is `page/page.html` with the style, the scripts and the Trace as JSON inside. The scripts draw what is in the
+JSON; what they compute, they compute for display: the products that make a cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rearview.explain.trace import Stage, Trace
+from rearview.explain.words import DIFFERENCE, UNTITLED, WITHOUT_MASK
+from rearview.masks.labels import drawn
+
+SCRIPTS = ("trace.js", "matrix.js", "cell.js", "page.js")
+
+
+def to_html(trace: Trace) -> str:
+    """The whole page as text; see `Trace.to_html`."""
+    style = _read("page.css")
+    script = "\n".join(_read(name) for name in SCRIPTS)
+    parts = {
+        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'",
+        "title": _text(trace.title or UNTITLED),
+        "style": style,
+        "data": _inert(page_data(trace)),
+        "script": script,
+    }
+    # In one pass: a label that looks like a slot stays a label.
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], _read("page.html"))
+
+
+def to_notebook(trace: Trace) -> str:
+    """The page in a frame of its own, so that neither its style nor the notebook's reaches the other."""
+    height = min(900, 620 + 34 * min(len(trace.labels), 10))
+    return (
+        f'<iframe title="{_text(trace.title or UNTITLED)}" sandbox="allow-scripts" width="100%" height="{height}" '
+        f'style="border: 0; border-radius: 8px" srcdoc="{html.escape(to_html(trace))}"></iframe>'
+    )
+
+
+def page_data(trace: Trace) -> dict[str, Any]:
+    """What the page draws. Equal matrices are written once: a stage names them by their place in `matrices`."""
+    matrices: list[Tensor] = []
+    stages = [_stage(stage, matrices) for stage in trace.stages]
+    return {
+        "title": trace.title or UNTITLED,
+        "mask": repr(trace.mask),
+        "labels": _labels(trace.labels),
+        "keyLabels": _labels(trace.key_labels),
+        "heads": trace.heads,
+        "scale": trace.scale,
+        "visible": [["".join("01"[seen] for seen in row) for row in head] for head in trace.visible.int().tolist()],
+        "stages": stages,
+        "matrices": [_numbers(matrix) for matrix in matrices],
+        "spoken": [_spoken(trace, head) for head in range(trace.heads)],
+    }
+
+
+def _stage(stage: Stage, matrices: list[Tensor]) -> dict[str, Any]:
+    without_formula, without_sentence = WITHOUT_MASK.get(stage.key, (None, None))
+    difference = DIFFERENCE.get(stage.key) if stage.unmasked is not None else None
+    return {
+        "key": stage.key,
+        "symbol": stage.symbol,
+        "rows": _labels(stage.rows),
+        "columns": _labels(stage.columns),
+        "with": {"formula": stage.formula, "sentence": stage.sentence, "matrix": _places(stage.matrix, matrices)},
+        "without": None
+        if stage.unmasked is None
+        else {
+            "formula": without_formula or stage.formula,
+            "sentence": without_sentence or stage.sentence,
+            "matrix": _places(stage.unmasked, matrices),
+        },
+        "difference": None if difference is None else {"formula": difference[0], "sentence": difference[1]},
+    }
+
+
+def _labels(labels: tuple[str, ...]) -> list[str]:
+    return [drawn(label) or "(empty)" for label in labels]
+
+
+def _places(heads: Tensor, matrices: list[Tensor]) -> list[int]:
+    """Where each head's matrix stands among the matrices, after adding those that are new."""
+    found = []
+    for matrix in heads.detach().double().cpu():
+        # Bit for bit, so that -0.0 is not 0.0.
+        bits = matrix.contiguous().view(torch.int64)
+        equal = (n for n, known in enumerate(matrices) if torch.equal(known.view(torch.int64), bits))
+        place = next(equal, None)
+        if place is None:
+            place = len(matrices)
+            matrices.append(matrix.contiguous())
+        found.append(place)
+    return found
+
+
+def _numbers(matrix: Tensor) -> list[list[float | str]]:
+    # JSON has no word for infinity; Python's own, as a string.
+    return [[number if math.isfinite(number) else str(number) for number in row] for row in matrix.tolist()]
+
+
+def _spoken(trace: Trace, head: int) -> dict[str, Any]:
+    def rows(masked: bool) -> list[dict[str, Any]]:
+        return [
+            {
+                "sentence": reading.sentence,
+                "heard": len(reading.heard),
+                "onlyItself": reading.only_itself,
+                "nothing": reading.nothing,
+            }
+            for reading in trace.readings(head, masked=masked)
+        ]
+
+    return {
+        "with": rows(True),
+        "without": rows(False),
+        "received": [asdict(received) for received in trace.received(head)],
+        "remarks": trace.remarks(head),
+    }
+
+
+def _inert(data: dict[str, Any]) -> str:
+    # Labels are anyone's text: nothing in it may end the script element or begin another.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _text(text: str) -> str:
+    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _read(name: str) -> str:
+    return (files("rearview.explain") / "page" / name).read_text(encoding="utf-8")
+
+
+def _hash(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
