@@ -5,7 +5,7 @@
     >>> to_block_mask(causal(), 300).shape
     (1, 1, 300, 300)
 
-The way back is in `from_flex.py`.
+The way back is in `from_mask_mod.py` and `from_block_mask.py`.
 """
 
 from __future__ import annotations
