@@ -18,6 +18,8 @@ from rearview.masks import (
     where,
     window,
 )
+from rearview.masks.compare import diff
+from rearview.masks.exchange.tensors import from_additive, from_bool
 
 __version__ = "0.1.0"
 
@@ -35,9 +37,12 @@ __all__ = [
     "causal",
     "chunks",
     "dense",
+    "diff",
     "dilated",
     "documents",
     "explain",
+    "from_additive",
+    "from_bool",
     "full",
     "padding",
     "per_head",

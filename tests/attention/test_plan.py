@@ -70,7 +70,8 @@ def test_the_rule_and_that_attend_follows_it(taken, sizes, mask, options, expect
 def test_it_reads_well(sizes, mask, options, expected):
     made = plan(*inputs(*sizes), mask=mask, **options)
     first, about_mask, about_engine, heading, *others = str(made).splitlines()
-    assert first == f"2 x 2 heads x {sizes[0]} queries over {sizes[1]} keys, dim 8, float32, cpu"
+    queries = "1 query" if sizes[0] == 1 else f"{sizes[0]} queries"
+    assert first == f"2 x 2 heads x {queries} over {sizes[1]} keys, dim 8, float32, cpu"
     share = f"{100 * mask.spans(*sizes).share:.1f} % visible" if mask.has_ranges else "no range form"
     assert about_mask == f"mask {mask!r}: {share}"
     assert about_engine.startswith(f"engine {made.engine}: {made.reason}; about ")

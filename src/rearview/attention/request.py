@@ -166,6 +166,7 @@ class Request:
 
     def describe(self) -> str:
         dtype = str(self.query.dtype).removeprefix("torch.")
-        shape = f"{self.batch} x {self.heads} heads x {self.frame.q_len} queries"
+        queries = f"{self.frame.q_len} {'query' if self.frame.q_len == 1 else 'queries'}"
+        shape = f"{self.batch} x {self.heads} heads x {queries}"
         grouped = f" ({self.key_heads} key heads)" if self.key_heads != self.heads else ""
         return f"{shape} over {self.frame.k_len} keys{grouped}, dim {self.query.shape[-1]}, {dtype}, {self.device.type}"

@@ -47,7 +47,7 @@ def refusals(request: Request) -> list[str]:
     if on_cpu and request.needs_grad:
         reasons.append("FlexAttention on a CPU is forward only")
     if isinstance(request.bias, Tensor) and request.bias.requires_grad and request.needs_grad:
-        reasons.append("FlexAttention does not compile with a bias that needs gradients on every size")
+        reasons.append("FlexAttention does not compile at every size with a bias that needs gradients")
     if on_cpu and request.return_lse:
         reasons.append("FlexAttention on a CPU does not return the log-sum-exp")
     if request.device.type not in ("cpu", "cuda"):
