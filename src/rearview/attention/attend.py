@@ -113,11 +113,9 @@ def attend(
     )
     name, _ = resolve(request, engine)
     out, lse = _nothing_to_hear(request) if _is_empty(request) else ENGINES[name].run(request)
-    leading = query.ndim - 2
-    out = out if leading == 2 else out.flatten(0, 1) if leading == 1 else out[0, 0]
-    if lse is None:
-        return out
-    return (out, lse if leading == 2 else lse.flatten(0, 1) if leading == 1 else lse[0, 0]) if return_lse else out
+    out = _as_given(out, query)
+    # An engine that was asked for the log-sum-exp returns it; one that was not may.
+    return (out, _as_given(lse, query)) if return_lse and lse is not None else out
 
 
 def weights(
@@ -149,8 +147,12 @@ def weights(
         found = request.query.new_zeros(shape, dtype=request.work_dtype)
     else:
         found, _ = reference.weights_and_lse(request, chosen)
-    leading = query.ndim - 2
-    return found if leading == 2 else found.flatten(0, 1) if leading == 1 else found[0, 0]
+    return _as_given(found, query)
+
+
+def _as_given(answer: Tensor, query: Tensor) -> Tensor:
+    """[batch, heads, ...] without the axes that the query came without."""
+    return answer if query.ndim == 4 else answer.squeeze(1) if query.ndim == 3 else answer[0, 0]
 
 
 def _row_indices(rows: int | list[int] | Tensor, request: Request) -> Tensor:

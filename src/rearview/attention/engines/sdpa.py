@@ -16,6 +16,7 @@ Four traps of `scaled_dot_product_attention` are dealt with here:
 """
 
 import contextlib
+import math
 from functools import cache
 
 import torch
@@ -120,9 +121,11 @@ def _may_overflow(request: Request) -> bool:
 
 
 def _stays_in_range(request: Request, key: Tensor, value: Tensor) -> bool:
-    query_top, key_top, value_top = (float(t.detach().abs().amax().double()) for t in (request.query, key, value))
+    # One stack, so that a GPU is waited for once. A NaN anywhere hides how large the rest is: out of range.
+    tops = torch.stack([tensor.detach().abs().amax() for tensor in (request.query, key, value)]).double().tolist()
+    query_top, key_top, value_top = tops
     score = query_top * key_top * request.query.shape[-1] * max(1.0, abs(request.scale))
-    return max(score, 2 * value_top) < torch.finfo(request.work_dtype).max
+    return all(map(math.isfinite, tops)) and max(score, 2 * value_top) < torch.finfo(request.work_dtype).max
 
 
 def _all_finite(*tensors: Tensor) -> bool:
