@@ -130,13 +130,15 @@ class MaskedSelfAttention(nn.Module):
         if mask is not None and not isinstance(mask, Mask):
             raise BadArgument("mask", expected="a Mask such as padding(...)", came=type(mask).__name__)
         query, key, value = self.heads(x if x.ndim == 3 else x.unsqueeze(0))
+        mask = self.mask if mask is None else self.mask & mask
         if cache is not None:
+            mask = cache.placed(mask)
             key, value = cache.append(key, value)
         heard = attend(
             query,
             key,
             value,
-            mask=self.mask if mask is None else self.mask & mask,
+            mask=mask,
             bias=self.score_bias,
             dropout=self.dropout if self.training else 0.0,
             engine=self.engine,
