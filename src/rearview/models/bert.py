@@ -1,0 +1,131 @@
+"""BERT: every position hears every other, and fills in what was masked.
+
+>>> import torch
+>>> from rearview.models import BERT, BERTConfig
+>>> model = BERT(BERTConfig(vocab_size=65, context=32, layers=2, heads=4, width=32))
+>>> model(torch.tensor([[1, 2, 3]])).shape
+torch.Size([1, 3, 65])
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rearview.masks import Mask, full
+from rearview.models.block import Block, Blocks, BlockShape
+from rearview.models.check import check_context, check_share, check_sizes, check_tokens
+from rearview.models.feedforward import ACTIVATIONS
+from rearview.models.run import join, run_block
+
+
+@dataclass(frozen=True)
+class BERTConfig:
+    """The shape of a BERT; the names are those of `GPTConfig`. `segments`: kinds of text, each with an embedding."""
+
+    vocab_size: int
+    context: int = 512
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    hidden: int | None = None
+    segments: int = 2
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "vocab_size", "context", "layers", "heads", "width", "hidden", "segments")
+        check_share(self, width="heads")
+
+    @property
+    def block(self) -> BlockShape:
+        return BlockShape(
+            width=self.width,
+            heads=self.heads,
+            hidden=self.hidden or 4 * self.width,
+            activation=self.activation,
+            norm_eps=self.norm_eps,
+            norm_first=False,
+            dropout=self.dropout,
+        )
+
+
+class BERT(nn.Module):
+    """Tokens [batch, time] -> logits of what stands at each position [batch, time, vocab_size]."""
+
+    config: BERTConfig
+    # Set it to True to keep no activations inside the blocks: they are computed again in backward.
+    gradient_checkpointing = False
+
+    def __init__(self, config: BERTConfig):
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.context, config.width)
+        self.segments = nn.Embedding(config.segments, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.drop = nn.Dropout(config.dropout)
+        self.blocks = Blocks(Block(config.block) for _ in range(config.layers))
+        self.last = nn.Linear(config.width, config.width)
+        self.last_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.head = nn.Linear(config.width, config.vocab_size)
+        self.head.weight = self.tokens.weight
+        self.apply(self._start)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Mask | None = None,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """The logits.
+
+        Args:
+            mask: narrows "everyone" for this call: `padding(...)`, packed documents.
+            positions: [time] or [batch, time], 0, 1, 2 ... unless given; packed documents count from 0 each.
+            segments: the kind of each token, [batch, time]; all 0 unless given.
+        """
+        check_tokens(tokens, self.config.vocab_size)
+        check_context(tokens.shape[1], self.config.context)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+        if segments is None:
+            segments = torch.zeros_like(tokens)
+        else:
+            check_tokens(segments, self.config.segments, "segments")
+        x = self.drop(self.norm(self.tokens(tokens) + self.positions(positions) + self.segments(segments)))
+        (mask,) = join((full(),), mask, None)
+        for block in self.blocks:
+            x = run_block(self, block, x, mask=mask)
+        return self.head(self.last_norm(ACTIVATIONS[self.config.activation](self.last(x))))
+
+    def num_parameters(self) -> int:
+        """Trained numbers; tied ones count once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None, device: str | None = None
+    ) -> BERT:
+        """A model from a folder with config.json and safetensors, of Hugging Face's BertForMaskedLM."""
+        from rearview.models.checkpoint import load
+
+        return load(folder, cls, dtype=dtype, device=device)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write config.json and model.safetensors, which transformers reads as BertForMaskedLM."""
+        from rearview.models.checkpoint import save
+
+        save(self, folder)
+
+    def _start(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,130 @@
+"""GPT as Hugging Face's GPT-2; and, where it is none (rotary, grouped, masked otherwise), by its own names.
+
+>>> from rearview.models import GPTConfig
+>>> config = GPTConfig(vocab_size=65, layers=2)
+>>> to_json(config)["model_type"], from_json(to_json(config)) == config
+('gpt2', True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, fields
+from typing import Any
+
+from rearview.errors import Unsupported
+from rearview.masks import Mask, causal
+from rearview.masks.families import Causal
+from rearview.masks.parse import parse
+from rearview.models.checkpoint.names import Theirs, linear
+from rearview.models.gpt import GPT, GPTConfig
+
+Model, types = GPT, ("gpt2", "rearview_gpt")
+OWN = "rearview_gpt"
+
+# Hugging Face's words for activations, and ours.
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# What GPT-2's config can ask for that this model does not do.
+NOT_DONE = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "add_cross_attention": True}
+
+
+def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> GPTConfig:
+    if data.get("model_type") == OWN:
+        return _from_own(data)
+    reasons = [f"{name} is {value}" for name, value in NOT_DONE.items() if data.get(name) is value]
+    activation = data.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        reasons.append(f"its activation is {activation}")
+    if reasons:
+        raise Unsupported("This GPT-2 cannot be read", reasons)
+    return GPTConfig(
+        vocab_size=data.get("vocab_size", 50257),
+        context=data.get("n_positions", 1024),
+        layers=data.get("n_layer", 12),
+        heads=data.get("n_head", 12),
+        width=data.get("n_embd", 768),
+        hidden=data.get("n_inner"),
+        activation=ACTIVATIONS[activation],
+        norm_eps=data.get("layer_norm_epsilon", 1e-5),
+        # One share for all three; checkpoints have them equal.
+        dropout=data.get("resid_pdrop", 0.1),
+        tied=data.get("tie_word_embeddings", True),
+    )
+
+
+def to_json(config: GPTConfig) -> dict[str, Any]:
+    if not _is_gpt2(config):
+        data = asdict(config)
+        mask = config.mask
+        data["mask"] = [_written(one) for one in mask] if isinstance(mask, tuple) else _written(mask)
+        return {"model_type": OWN, "architectures": ["GPT"], **data}
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_embd": config.width,
+        "n_inner": config.hidden,
+        "activation_function": {"gelu_tanh": "gelu_new"}.get(config.activation, config.activation),
+        "layer_norm_epsilon": config.norm_eps,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "tie_word_embeddings": config.tied,
+        # GPT-2's own end of text is past the end of a smaller vocabulary.
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def names(config: GPTConfig) -> dict[str, Theirs]:
+    found = {
+        "tokens.weight": Theirs(("transformer.wte.weight",)),
+        **linear("norm", "transformer.ln_f"),
+    }
+    if config.positions == "learned":
+        found["positions.weight"] = Theirs(("transformer.wpe.weight",))
+    if not config.tied:
+        found["head.weight"] = Theirs(("lm_head.weight",))
+    for n in range(config.layers):
+        ours, theirs = f"blocks.{n}", f"transformer.h.{n}"
+        found |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1")
+        found |= linear(f"{ours}.attention.qkv", f"{theirs}.attn.c_attn", bias=config.bias, transposed=True)
+        found |= linear(f"{ours}.attention.out", f"{theirs}.attn.c_proj", bias=config.bias, transposed=True)
+        found |= linear(f"{ours}.forward_norm", f"{theirs}.ln_2")
+        found |= linear(f"{ours}.forward_part.wide", f"{theirs}.mlp.c_fc", bias=config.bias, transposed=True)
+        found |= linear(f"{ours}.forward_part.out", f"{theirs}.mlp.c_proj", bias=config.bias, transposed=True)
+    return found
+
+
+def _is_gpt2(config: GPTConfig) -> bool:
+    plain = config.kv_heads in (None, config.heads) and config.positions == "learned" and config.bias
+    return plain and all(isinstance(mask, Causal) for mask in config.masks)
+
+
+def _from_own(data: dict[str, Any]) -> GPTConfig:
+    known = {field.name for field in fields(GPTConfig)}
+    values = {name: value for name, value in data.items() if name in known}
+    mask = values.get("mask", "causal()")
+    values["mask"] = tuple(map(parse, mask)) if isinstance(mask, list) else parse(mask)
+    return GPTConfig(**values)
+
+
+def _written(mask: Mask) -> str:
+    """The expression of a mask, if it reads back as the same mask; data such as document ids belongs to a call."""
+    text = repr(mask)
+    try:
+        parse(text)
+    except ValueError as error:
+        reasons = [f"{text} cannot be written as an expression: {error}"]
+        raise Unsupported("This model cannot be saved", reasons, advice=f"Use masks such as {causal()!r}.") from error
+    return text

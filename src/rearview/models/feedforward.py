@@ -1,0 +1,38 @@
+"""The feed-forward half of a block: each position alone, wider, through an activation, back.
+
+>>> import torch
+>>> FeedForward(8, 32, activation="gelu", gated=True)(torch.randn(1, 5, 8)).shape
+torch.Size([1, 5, 8])
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """`gated`: half of the wide features, activated, scale the other half."""
+
+    def __init__(self, width: int, hidden: int, *, activation: str, gated: bool = False, bias: bool = True):
+        super().__init__()
+        self.activation, self.gated = ACTIVATIONS[activation], gated
+        self.wide = nn.Linear(width, 2 * hidden if gated else hidden, bias=bias)
+        self.out = nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.wide(x)
+        if self.gated:
+            gate, wide = wide.chunk(2, dim=-1)
+            wide = self.activation(gate) * wide
+        else:
+            wide = self.activation(wide)
+        return self.out(wide)
