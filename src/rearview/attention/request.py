@@ -22,6 +22,9 @@ from rearview.attention.bias import Alibi
 from rearview.masks import Frame, Mask, Spans
 from rearview.masks.families import Full
 
+# So many ranges are cut out of the keys of one query; more are not worth so many pieces.
+FEW_RANGES = 4
+
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -124,6 +127,20 @@ class Request:
         if torch.compiler.is_compiling() or not self.mask.has_ranges:
             return None
         return self.mask.spans_in(self.frame, torch.device("cpu"))
+
+    @property
+    def heard_ranges(self) -> tuple[tuple[slice, ...], ...] | None:
+        """What a single query hears, for each item (once, where it is the same for all), the same for every head.
+
+        A step with a cache is one query: what it hears is cut out of the keys, and needs no mask any more. None where
+        that cannot be done, or is not worth the pieces.
+        """
+        if self.frame.q_len != 1 or self.mask.heads is not None:
+            return None
+        spans = self.spans
+        if spans is None or spans.most_ranges > FEW_RANGES or spans.some_row_empty:
+            return None
+        return spans.first_rows
 
     def visible(self, rows: Tensor | None = None) -> Tensor:
         """The dense mask on the device: bool [batch or 1, heads or 1, rows, k_len]."""

@@ -147,6 +147,18 @@ class Spans:
     def some_row_empty(self) -> bool:
         return bool(self.empty_rows.any())
 
+    @cached_property
+    def first_rows(self) -> tuple[tuple[slice, ...], ...]:
+        """What the first query of head 0 hears, for each batch item, as slices of the keys.
+
+        >>> from rearview import causal, prefix, window
+        >>> ((causal() & window(2)) | prefix(1)).spans(1, 8).first_rows
+        ((slice(0, 1, None), slice(6, 8, None)),)
+        """
+        starts, ends = self.starts[:, 0, 0].tolist(), self.ends[:, 0, 0].tolist()
+        items = (zip(item, its_ends, strict=True) for item, its_ends in zip(starts, ends, strict=True))
+        return tuple(tuple(slice(start, end) for start, end in item if start < end) for item in items)
+
     def covers_all(self) -> bool:
         """Does every query hear every key?"""
         return self.most_ranges == 1 and bool((self.starts == 0).all()) and bool((self.ends == self.k_len).all())

@@ -36,8 +36,10 @@ SHORT_PAIRS = 256 * 256
 
 
 def needs_dense_mask(request: Request) -> bool:
-    """Can neither "no mask" nor `is_causal` say it?"""
-    return request.bias is not None or not (request.hears_everything or _is_causal_from_zero(request))
+    """Can neither "no mask", over the keys that are heard, nor `is_causal` say it?"""
+    if request.bias is not None:
+        return True
+    return not (request.hears_everything or _is_causal_from_zero(request) or request.heard_ranges is not None)
 
 
 def refusals(request: Request) -> list[str]:
@@ -59,13 +61,15 @@ def refusals(request: Request) -> list[str]:
 
 def run(request: Request) -> tuple[Tensor, None]:
     query, key, value, attn_mask, empty = request.query, request.key, request.value, None, None
-    is_causal = not needs_dense_mask(request) and not request.hears_everything
+    is_causal = not needs_dense_mask(request) and _is_causal_from_zero(request)
     if is_causal:
         # Keys after the last query are heard by nobody; is_causal must not see them.
         key, value = key[:, :, : request.frame.q_len], value[:, :, : request.frame.q_len]
     elif needs_dense_mask(request):
         key, value = request.shielded()
         attn_mask, empty = _dense_mask(request)
+    elif not request.hears_everything:
+        return _one_query(request), None
     kernels = _kernels(request, dense=attn_mask is not None)
     if _is_slow_in_half(request):
         query, key, value = query.float(), key.float(), value.float()
@@ -85,6 +89,30 @@ def run(request: Request) -> tuple[Tensor, None]:
         )
     out = out.to(request.query.dtype)
     return (out if empty is None else out.masked_fill(empty, 0)), None
+
+
+def _one_query(request: Request) -> Tensor:
+    """What is heard, cut out of the keys: item by item where they differ, as in a batch that is not equally far."""
+    assert request.heard_ranges is not None, "a mask that nothing else can say is dense, or a few ranges"
+    whole = (request.query, request.key, request.value)
+    items = [whole] if len(request.heard_ranges) == 1 else list(zip(*(each.split(1) for each in whole), strict=True))
+    heard = [
+        F.scaled_dot_product_attention(
+            query,
+            _cut(key, ranges),
+            _cut(value, ranges),
+            dropout_p=request.dropout,
+            scale=request.scale,
+            enable_gqa=request.key_heads != request.heads,
+        )
+        for (query, key, value), ranges in zip(items, request.heard_ranges, strict=True)
+    ]
+    return heard[0] if len(heard) == 1 else torch.cat(heard)
+
+
+def _cut(keys: Tensor, ranges: tuple[slice, ...]) -> Tensor:
+    parts = [keys[:, :, part] for part in ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 def _is_slow_in_half(request: Request) -> bool:
@@ -118,11 +146,13 @@ def _dense_mask(request: Request) -> tuple[Tensor, Tensor | None]:
 def _may_overflow(request: Request) -> bool:
     """Could a finite input become inf where the mask forbids, and be noticed?"""
     dense = needs_dense_mask(request)
+    # Keys that are cut out need no mask at all.
     masks_by_filling = not dense and (request.device.type == "cpu" or request.query.dtype in HALVES)
+    masks_nothing = request.hears_everything or (not dense and request.heard_ranges is not None)
     # Sums of products of float16 numbers fit float32. Reading the values stops a compiled graph: there, they are
     # trusted. (On a GPU it waits for the stream.)
     exempt = request.query.dtype == torch.float16 or torch.compiler.is_compiling()
-    if masks_by_filling or request.hears_everything or exempt or 0 in (request.query.numel(), request.key.numel()):
+    if masks_by_filling or masks_nothing or exempt or 0 in (request.query.numel(), request.key.numel()):
         return False
     try:
         # What nobody hears may be anything. It is looked past, at the price of a copy, only where it may matter.
