@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache, attend
 from rearview.masks import Mask, full
+from rearview.models.linear import Linear
 from rearview.models.rotary import Turn
 
 
@@ -36,8 +37,8 @@ class SelfAttention(nn.Module):
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_dim = head_dim or width // heads
         self.scale, self.dropout = scale, dropout
-        self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(self.heads * self.head_dim, width, bias=bias)
+        self.qkv = Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
+        self.out = Linear(self.heads * self.head_dim, width, bias=bias)
 
     def project(self, x: Tensor, turn: Turn | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Q, K and V by head: [batch, heads, time, head_dim]; Q and K turned to their positions."""
@@ -89,9 +90,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim or width // heads
         self.scale, self.dropout = scale, dropout
-        self.query = nn.Linear(width, self.heads * self.head_dim, bias=bias)
-        self.key_value = nn.Linear(width, 2 * self.heads * self.head_dim, bias=bias)
-        self.out = nn.Linear(self.heads * self.head_dim, width, bias=bias)
+        self.query = Linear(width, self.heads * self.head_dim, bias=bias)
+        self.key_value = Linear(width, 2 * self.heads * self.head_dim, bias=bias)
+        self.out = Linear(self.heads * self.head_dim, width, bias=bias)
 
     def remember(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
         """The K and V of an encoded sequence: [batch, heads, time, head_dim]."""

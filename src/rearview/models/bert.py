@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rearview.masks import Mask, full
 from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_context, check_share, check_sizes, check_tokens
+from rearview.models.check import check_context, check_share, check_sizes, check_tokens, embed
 from rearview.models.feedforward import ACTIVATIONS
 from rearview.models.run import join, run_block
 
@@ -91,15 +91,13 @@ class BERT(nn.Module):
             positions: [time] or [batch, time], 0, 1, 2 ... unless given; packed documents count from 0 each.
             segments: the kind of each token, [batch, time]; all 0 unless given.
         """
-        check_tokens(tokens, self.config.vocab_size)
+        check_tokens(tokens)
         check_context(tokens.shape[1], self.config.context)
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
-        if segments is None:
-            segments = torch.zeros_like(tokens)
-        else:
-            check_tokens(segments, self.config.segments, "segments")
-        x = self.drop(self.norm(self.tokens(tokens) + self.positions(positions) + self.segments(segments)))
+        segments = torch.zeros_like(tokens) if segments is None else segments
+        x = embed(self.tokens, tokens) + self.positions(positions) + embed(self.segments, segments, "segments")
+        x = self.drop(self.norm(x))
         (mask,) = join((full(),), mask, None)
         for block in self.blocks:
             x = run_block(self, block, x, mask=mask)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rearview.errors import BadArgument
 from rearview.masks.frame import whole_number
@@ -38,19 +38,26 @@ def check_share(config: Any, **divisors: str) -> None:
             raise BadArgument(whole, expected=f"a multiple of {parts} = {divisor}", came=number)
 
 
-def check_tokens(tokens: Any, vocab_size: int, argument: str = "tokens") -> None:
+def embed(table: nn.Embedding, tokens: Any, argument: str = "tokens") -> Tensor:
+    """The rows of the table, or an error that says which id it does not have."""
+    check_tokens(tokens, argument)
+    if torch.compiler.is_compiling():
+        return table(tokens)
+    try:
+        return table(tokens)
+    except IndexError:
+        # On a CPU torch looks at every id by itself; looking first would read the values of every batch twice.
+        low, high = (int(edge) for edge in tokens.aminmax())
+        expected = f"ids from 0 to {table.num_embeddings - 1}"
+        raise BadArgument(argument, expected=expected, came=low if low < 0 else high) from None
+
+
+def check_tokens(tokens: Any, argument: str = "tokens") -> None:
     if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int64, torch.int32):
         came = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
         raise BadArgument(argument, expected="a tensor of integers [batch, time]", came=came)
     if tokens.ndim != 2 or tokens.shape[1] == 0:
         raise BadArgument(argument, expected="[batch, time], of one position or more", came=list(tokens.shape))
-    # Reading values would make a GPU wait, and stops a compiled graph; there, torch's own check must do.
-    if tokens.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    low, high = tokens.aminmax() if tokens.numel() else (0, 0)
-    if int(low) < 0 or int(high) >= vocab_size:
-        came = int(low) if int(low) < 0 else int(high)
-        raise BadArgument(argument, expected=f"ids from 0 to {vocab_size - 1}", came=came)
 
 
 def check_context(length: int, context: int, *, held: int = 0) -> None:

@@ -11,6 +11,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rearview.models.linear import Linear
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -25,8 +27,8 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, hidden: int, *, activation: str, gated: bool = False, bias: bool = True):
         super().__init__()
         self.activation, self.gated = ACTIVATIONS[activation], gated
-        self.wide = nn.Linear(width, 2 * hidden if gated else hidden, bias=bias)
-        self.out = nn.Linear(hidden, width, bias=bias)
+        self.wide = Linear(width, 2 * hidden if gated else hidden, bias=bias)
+        self.out = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = self.wide(x)

@@ -26,7 +26,7 @@ from rearview.attention import KeyValueCache
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
 from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_context, check_share, check_sizes, check_tokens
+from rearview.models.check import check_context, check_share, check_sizes, check_tokens, embed
 from rearview.models.rotary import turn_to
 from rearview.models.run import join, run_block
 
@@ -136,12 +136,12 @@ class GPT(nn.Module):
             cache: of `new_cache`; `tokens` then continue what it holds.
             last_only: logits of the last position only, [batch, 1, vocab_size].
         """
-        check_tokens(tokens, self.config.vocab_size)
+        check_tokens(tokens)
         held = len(cache[0]) if cache else 0
         check_context(held + tokens.shape[1], self.config.context, held=held)
         if positions is None:
             positions = self._next_positions(tokens, cache)
-        x = self.tokens(tokens)
+        x = embed(self.tokens, tokens)
         turn = None
         if self.positions is not None:
             x = x + self.positions(positions)

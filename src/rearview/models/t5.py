@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rearview.attention import KeyValueCache
 from rearview.masks import Mask, causal, full
 from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_share, check_sizes, check_tokens
+from rearview.models.check import check_share, check_sizes, embed
 from rearview.models.relative import RelativeBias
 from rearview.models.run import join, run_block
 
@@ -169,8 +169,7 @@ class T5(nn.Module):
 
     def encode(self, tokens: Tensor, *, mask: Mask | None = None) -> Memory:
         """What a decoder needs of `tokens`: made once, heard at every step."""
-        check_tokens(tokens, self.config.vocab_size)
-        encoded = self.encoder(self.tokens(tokens), mask=mask)
+        encoded = self.encoder(embed(self.tokens, tokens), mask=mask)
         keys_values = [block.cross.remember(encoded) for block in self.decoder.blocks if block.cross is not None]
         return Memory(keys_values, full() if mask is None else mask)
 
@@ -184,8 +183,7 @@ class T5(nn.Module):
         last_only: bool = False,
     ) -> Tensor:
         """The logits of the decoder; with a `cache`, `tokens` continue what it holds."""
-        check_tokens(tokens, self.config.vocab_size, "decoder_tokens")
-        x = self.decoder(self.tokens(tokens), mask=mask, cache=cache, memory=memory)
+        x = self.decoder(embed(self.tokens, tokens, "decoder_tokens"), mask=mask, cache=cache, memory=memory)
         x = x[:, -1:] if last_only else x
         return self.head(x * self.config.width**-0.5 if self.config.scaled else x)
 
