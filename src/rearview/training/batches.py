@@ -1,0 +1,126 @@
+"""The batch of a step: a pure function of the corpus, the seed and the step.
+
+An epoch is all windows of the text, side by side from a random offset, in random order. Nothing is drawn from a state
+that would have to be saved: a run goes on from any step.
+
+>>> from rearview.text import ByteTokenizer
+>>> corpus = Corpus.of(["to be or not to be"], ByteTokenizer())
+>>> batches = Batches(corpus, context=4, batch=2, seed=0)
+>>> batch = batches[5]
+>>> batch.tokens.shape, bool((batch.tokens == batches[5].tokens).all())
+(torch.Size([2, 4]), True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rearview.masks import Mask, documents
+from rearview.training.corpus import Corpus
+from rearview.training.randomness import generator_of, seed_of
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of text, and for each token the next one.
+
+    A row that holds several documents has their number at each token in `ids`; they then may not hear each other, and
+    each counts its positions from 0. Where no row does, both are None.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    ids: Tensor | None = None
+    positions: Tensor | None = None
+
+    @property
+    def mask(self) -> Mask | None:
+        """Who may be heard, if that is not everybody."""
+        return None if self.ids is None else documents(self.ids)
+
+    def to(self, device: torch.device) -> Batch:
+        if device.type == "cpu":
+            return self
+        moved = {name: None if x is None else x.to(device, non_blocking=True) for name, x in vars(self).items()}
+        return replace(self, **moved)
+
+
+class Batches:
+    """`batches[n]` is the n-th batch of a run, without end."""
+
+    def __init__(self, corpus: Corpus, *, context: int, batch: int, seed: int):
+        assert len(corpus) > context, "TextData.check_context says it to the user"
+        self.corpus, self.context, self.batch, self.seed = corpus, context, batch, seed
+        self._rows = Rows(corpus, context)
+        # One window fewer than fit: the offset then moves over at least a whole context.
+        self.windows = max(1, (len(corpus) - 1) // context - 1)
+        self._epochs: dict[int, Tensor] = {}
+
+    def __getitem__(self, number: int) -> Batch:
+        rows = range(number * self.batch, (number + 1) * self.batch)
+        first, last = rows[0] // self.windows, rows[-1] // self.windows
+        order = torch.cat([self._order(epoch) for epoch in range(first, last + 1)])
+        begin = rows[0] - first * self.windows
+        return self._rows.at(order[begin : begin + self.batch])
+
+    def _order(self, epoch: int) -> Tensor:
+        """Where the windows of an epoch begin."""
+        if epoch not in self._epochs:
+            generator = generator_of(self.seed, "epoch", epoch)
+            slack = len(self.corpus) - 1 - self.windows * self.context
+            offset = seed_of(self.seed, "offset", epoch) % (slack + 1)
+            order = torch.randperm(self.windows, generator=generator) * self.context + offset
+            # A batch needs this epoch and perhaps the next; a tiny text has many in one batch.
+            if len(self._epochs) > 1 + self.batch:
+                self._epochs.pop(min(self._epochs))
+            self._epochs[epoch] = order
+        return self._epochs[epoch]
+
+
+class Rows:
+    """Windows of a corpus."""
+
+    def __init__(self, corpus: Corpus, context: int):
+        self.corpus = corpus
+        self._steps = torch.arange(context + 1)
+        self._is_start = None
+        # A text that is one document has no boundaries to look for.
+        if len(corpus.starts) > 1:
+            self._is_start = torch.zeros(len(corpus), dtype=torch.bool)
+            self._is_start[corpus.starts] = True
+
+    def at(self, begins: Tensor) -> Batch:
+        """The rows that begin at these places."""
+        places = begins.unsqueeze(1) + self._steps  # [batch, context + 1]
+        tokens = self.corpus.tokens[places].long()
+        batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+        if self._is_start is None:
+            return batch
+        starts = self._is_start[places[:, :-1]]
+        # The first token starts what the row holds of its document, wherever that began.
+        starts[:, 0] = False
+        if not bool(starts.any()):
+            return batch
+        steps = self._steps[:-1]
+        begun = torch.where(starts, steps, 0).cummax(dim=1).values
+        return Batch(batch.tokens, batch.targets, ids=starts.cumsum(dim=1), positions=steps - begun)
+
+
+def in_order(corpus: Corpus, *, context: int, batch: int, most_tokens: int) -> Iterator[Batch]:
+    """The whole corpus once, or as much of it as `most_tokens`, evenly spread: what is measured on stays the same.
+
+    >>> from rearview.text import ByteTokenizer
+    >>> corpus = Corpus.of(["to be or not to be"], ByteTokenizer())
+    >>> [b.tokens.shape[0] for b in in_order(corpus, context=4, batch=3, most_tokens=99)]
+    [3, 1]
+    """
+    windows = (len(corpus) - 1) // context
+    wanted = max(1, min(windows, most_tokens // context))
+    begins = torch.arange(wanted) * windows // wanted * context
+    rows = Rows(corpus, context)
+    for some in begins.split(batch):
+        yield rows.at(some)

@@ -1,0 +1,81 @@
+"""training.json: what a checkpoint knows of its run, and the checksum of each of its files and of itself.
+
+>>> record = Record(step=7, config={}, fingerprint="", validation=None, files={})
+>>> Record.from_bytes(record.to_bytes(), "training.json") == record
+True
+>>> Record.from_bytes(record.to_bytes().replace(b"7", b"8"), "training.json")
+Traceback (most recent call last):
+rearview.errors.BadFile: training.json: is damaged: its checksum does not fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rearview.errors import BadFile
+
+NAME = "training.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """`config`: the `TrainConfig`. `validation`: the loss at this step, if it was measured. `files`: size, checksum."""
+
+    step: int
+    config: dict[str, Any]
+    fingerprint: str
+    validation: float | None
+    files: dict[str, tuple[int, str]]
+
+    def to_bytes(self) -> bytes:
+        body = json.loads(json.dumps(asdict(self)))
+        return (json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: object) -> Record:
+        try:
+            body = json.loads(data)
+            checksum = body.pop("checksum")
+            files = {name: (size, digest) for name, (size, digest) in body["files"].items()}
+            record = cls(**{**body, "files": files})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadFile(path, f"is damaged, or not the record of a checkpoint: {error}.") from error
+        if checksum != _checksum(body):
+            raise BadFile(path, "is damaged: its checksum does not fit.")
+        return record
+
+    @classmethod
+    def read(cls, folder: Path) -> Record:
+        path = folder / NAME
+        try:
+            return cls.from_bytes(path.read_bytes(), path)
+        except OSError as error:
+            raise BadFile(path, f"cannot be read: {error.strerror}.") from error
+
+    def damage(self, folder: Path) -> BadFile | None:
+        """The first file that is not as it was written."""
+        for name, (size, digest) in self.files.items():
+            path = folder / name
+            try:
+                came = path.stat().st_size
+                if came != size:
+                    return BadFile(path, f"is damaged: it should have {size} bytes and has {came}.")
+                if checksum_of(path) != digest:
+                    return BadFile(path, "is damaged: its checksum does not fit.")
+            except OSError as error:
+                return BadFile(path, f"is damaged: {error.strerror}.")
+        return None
+
+
+def checksum_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,72 @@
+"""Documents as one stream of tokens, and where each begins.
+
+A document is written as the end token, then its tokens: what ends one document starts the next, so every token has a
+next one to predict, and a model learns to begin from nothing but an end.
+
+>>> from rearview.text import CharTokenizer
+>>> corpus = Corpus.of(["ab", "ba"], CharTokenizer("ab"))
+>>> corpus.tokens.tolist(), corpus.starts.tolist(), corpus.characters
+([2, 0, 1, 2, 1, 0, 2], [0, 3], 4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rearview.errors import BadArgument
+from rearview.text import Tokenizer
+
+# A document may begin this near to where the validation part should, as a share of all tokens.
+NEAR = 0.05
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """`tokens`: int32 [N]. `starts`: where documents begin, ascending. `characters`: what the tokens decode to."""
+
+    tokens: Tensor
+    starts: Tensor
+    characters: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> Corpus:
+        pieces, starts, end = [], [], tokenizer.end_id
+        length = 0
+        for text in texts:
+            ids = tokenizer.encode(text)
+            starts.append(length)
+            pieces.append(torch.tensor(ids if end is None else [end, *ids], dtype=torch.int32))
+            length += len(pieces[-1])
+        if end is not None:
+            pieces.append(torch.tensor([end], dtype=torch.int32))
+        return cls(torch.cat(pieces), torch.tensor(starts), sum(map(len, texts)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def split(self, share: float, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
+        """The first part and the last `share` of the tokens; cut between two documents where that is near enough."""
+        if not 0 < share < 1:
+            raise BadArgument("validation", expected="a share between 0 and 1", came=share)
+        total = len(self)
+        cut = min(max(round(total * (1 - share)), 1), total - 1)
+        inner = self.starts[self.starts > 0]
+        if len(inner):
+            nearest = int(inner[(inner - cut).abs().argmin()])
+            cut = nearest if abs(nearest - cut) <= NEAR * total else cut
+        last = self._part(cut, total, tokenizer)
+        # What is left of the characters is the first part's; a character in two is counted once.
+        return self._part(0, cut, tokenizer, self.characters - last.characters), last
+
+    def _part(self, begin: int, end: int, tokenizer: Tokenizer, characters: int | None = None) -> Corpus:
+        tokens = self.tokens[begin:end].clone()
+        starts = self.starts[(self.starts >= begin) & (self.starts < end)] - begin
+        # A document that is cut goes on in the last part as one that begins there.
+        if not len(starts) or starts[0] != 0:
+            starts = torch.cat([torch.zeros(1, dtype=torch.int64), starts])
+        known = len(tokenizer.decode(tokens.tolist())) if characters is None else characters
+        return Corpus(tokens, starts, known)

@@ -1,0 +1,8 @@
+"""What a model learns to predict: the next token, hidden tokens, hidden spans."""
+
+from rearview.training.objectives.masked import MaskedTokens
+from rearview.training.objectives.next_token import NextToken
+from rearview.training.objectives.objective import Objective, objective_of, specials_for
+from rearview.training.objectives.spans import HiddenSpans
+
+__all__ = ["HiddenSpans", "MaskedTokens", "NextToken", "Objective", "objective_of", "specials_for"]

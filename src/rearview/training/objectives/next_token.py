@@ -1,0 +1,35 @@
+"""GPT's objective: at each position, the token that comes next.
+
+>>> import torch
+>>> from rearview.models import GPT, GPTConfig
+>>> from rearview.training.batches import Batch
+>>> model = GPT(GPTConfig(vocab_size=4, context=3, layers=1, heads=1, width=4))
+>>> batch = Batch(torch.tensor([[0, 1, 2]]), torch.tensor([[1, 2, 3]]))
+>>> NextToken().loss(model, batch).shape
+torch.Size([])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rearview.training.batches import Batch
+
+
+class NextToken:
+    """Every token is a target; nothing is drawn."""
+
+    # Are there as many bits in the loss as the text has?
+    covers_text = True
+
+    def loss(self, model: Any, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+        """The mean cross entropy, in float32 whatever the logits are."""
+        if batch.ids is None:
+            logits = model(batch.tokens)
+        else:
+            logits = model(batch.tokens, mask=batch.mask, positions=batch.positions)
+        return F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten())

@@ -1,0 +1,108 @@
+"""Where text comes from: a file, a folder, the standard input, or the reference text that every Python carries.
+
+>>> texts = read_texts(None)
+>>> len(texts) > 50, texts[0].name
+(True, 'assert')
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rearview.errors import BadArgument, BadFile
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text that stands for itself. `name`: where it came from."""
+
+    name: str
+    text: str
+
+
+def read_texts(
+    source: str | os.PathLike[str] | None, *, separator: str | None = None, encoding: str = "utf-8"
+) -> list[Document]:
+    """The documents of a source.
+
+    Args:
+        source: a file; a folder, each file of which (in folders below it too) is a document; "-" for the standard
+            input; None for Python's own reference text, each topic a document.
+        separator: cuts each text into several documents, wherever it stands.
+        encoding: of the bytes.
+    """
+    if source is None:
+        found = list(_topics())
+    elif source == STDIN:
+        found = [Document("standard input", _decoded(sys.stdin.buffer.read(), "standard input", encoding))]
+    else:
+        found = _files(Path(source), encoding)
+    if separator is not None:
+        if not separator:
+            raise BadArgument("separator", expected="some text", came="none")
+        found = [
+            Document(f"{document.name}, part {n}", part)
+            for document in found
+            for n, part in enumerate(document.text.split(separator), start=1)
+        ]
+    found = [document for document in found if document.text]
+    if not found:
+        raise BadFile("standard input" if source == STDIN else source, "is empty: there is nothing to learn from.")
+    return found
+
+
+def _topics() -> Iterator[Document]:
+    from pydoc_data.topics import topics
+
+    for name, text in sorted(topics.items()):
+        yield Document(name, text)
+
+
+def _files(path: Path, encoding: str) -> list[Document]:
+    if not path.is_dir():
+        return [Document(str(path), _decoded(_bytes(path), str(path), encoding))]
+    # Hidden files and folders (.git, .DS_Store) are not what is meant by a folder of text.
+    files = sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    )
+    if not files:
+        raise BadFile(path, "has no files in it.")
+    return [Document(str(file.relative_to(path)), _decoded(_bytes(file), str(file), encoding)) for file in files]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise BadFile(path, "is not there.") from None
+    except OSError as error:
+        raise BadFile(path, f"cannot be read: {error.strerror}.") from error
+
+
+def _decoded(data: bytes, name: str, encoding: str) -> str:
+    try:
+        text = data.decode(encoding)
+    except LookupError:
+        raise BadArgument("encoding", expected="an encoding that Python knows", came=repr(encoding)) from None
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start} (0x{data[error.start]:02x})"
+        if b"\0" in data:
+            raise BadFile(
+                name, f"is not text: {place} is not {encoding}, and it has zero bytes. Leave it out of the folder."
+            ) from error
+        raise BadFile(
+            name,
+            f"is not {encoding}: {place} cannot be decoded. If it is another encoding, say so: --encoding latin-1.",
+        ) from error
+    if "\0" in text:
+        raise BadFile(name, f"is not text: character {text.index(chr(0))} is a zero. Leave it out.")
+    # A file made on Windows should not teach its line ends; a mark at the start is no text.
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")

@@ -1,0 +1,265 @@
+"""rearview train: from options to a folder; Ctrl-C, resume, and every error as a message."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rearview.training import checkpoints, model_folder, read_metrics
+
+TEXT = "".join(f"Line {n} of a text that is about nothing in particular.\n" for n in range(80))
+SMALL = ("--context", "16", "--layers", "1", "--heads", "2", "--width", "16", "--batch", "4")
+QUICK = (*SMALL, "--steps", "12", "--eval-every", "4", "--sample-every", "6", "--save-every", "4", "--threads", "1")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_it_trains_and_says_where_everything_is(rearview, text: Path, out: Path):
+    done = rearview("train", "--text", str(text), "--out", str(out), *QUICK)
+    assert (done.code, done.err) == (0, "")
+    first = done.out.splitlines()[0]
+    assert first.startswith("GPT with ")
+    assert f"text of {len(TEXT):,} characters (1 document)" in first
+    assert "step  4/12  validation " in done.out
+    assert "step  6/12  sample:\n" in done.out
+    assert f"step 12/12  saved {out / 'step-000012'}" in done.out
+    assert f'Now: rearview generate {out} --prompt "The "' in done.out
+    # A pipe gets no control characters, whatever the model writes.
+    assert not [c for c in done.out if not c.isprintable() and c not in "\n\t"]
+    assert {"metrics.jsonl", "loss.svg", "run.json", "step-000012"} <= {path.name for path in out.iterdir()}
+    assert [record["step"] for record in read_metrics(out) if "loss" in record] == list(range(1, 13))
+
+
+def test_the_default_text_is_there(rearview, out: Path):
+    done = rearview("train", "--out", str(out), *SMALL, "--steps", "2", "--sample-every", "0")
+    assert done.code == 0
+    assert "documents)" in done.out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--model", "bert", "--tokenizer", "chars"),
+        ("--model", "t5", "--tokenizer", "bpe", "--vocab-size", "300"),
+        ("--mask", "none"),
+        ("--mask", "causal() & window(4)", "--positions", "rotary", "--kv-heads", "1", "--dropout", "0.1"),
+        ("--accumulate", "2", "--checkpointing", "--precision", "float32", "--clip", "0", "--sample-prompt", "Line"),
+    ],
+    ids=" ".join,
+)
+def test_every_kind_of_run_resumes(options: tuple[str, ...], rearview, text: Path, out: Path):
+    begun = rearview("train", "--text", str(text), "--out", str(out), *QUICK, *options)
+    assert (begun.code, begun.err) == (0, "")
+    done = rearview("train", "--resume", str(out), "--steps", "16")
+    assert (done.code, done.err) == (0, "")
+    assert f"going on from {out / 'step-000012'}" in done.out
+    assert model_folder(out).name == "step-000016"
+    if "--mask" in options:
+        config = json.loads((model_folder(out) / "config.json").read_text())
+        assert config["mask"] == ("full()" if "none" in options else "causal() & window(4)")
+
+
+def test_resumed_in_between_it_is_the_same(rearview, text: Path, tmp_path: Path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    rearview("train", "--text", str(text), "--out", str(whole), *QUICK)
+    rearview("train", "--text", str(text), "--out", str(parts), *QUICK)
+    for later in checkpoints(parts)[1:]:
+        for file in later.iterdir():
+            file.unlink()
+        later.rmdir()
+    # Options that say the same again are no change.
+    done = rearview("train", "--resume", str(parts), "--width", "16", "--out", str(parts))
+    assert done.code == 0, done.err
+    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_the_standard_input_is_kept(rearview, out: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    done = rearview("train", "--text", "-", "--out", str(out), *QUICK, "--separator", "7 of")
+    assert (done.code, done.err) == (0, "")
+    assert "(9 documents)" in done.out
+    assert (out / "text.txt").read_text() == TEXT
+    # Nothing is piped now.
+    done = rearview("train", "--resume", str(out), "--steps", "16")
+    assert (done.code, done.err) == (0, "")
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    code = "from rearview.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "train", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+LONG = (*SMALL, "--eval-every", "0", "--sample-every", "0", "--save-every", "0", "--threads", "1")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent")
+def test_ctrl_c_saves_and_says_how_to_go_on(rearview, text: Path, out: Path):
+    running = started("--text", str(text), "--out", str(out), *LONG, "--steps", "1000000", "--warmup", "5")
+    wait_for_steps(running)
+    running.send_signal(signal.SIGINT)
+    said, complained = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Finishing the step and saving (again to leave at once)" in complained
+    last = checkpoints(out)[-1]
+    step = int(last.name.removeprefix("step-"))
+    assert step > 0
+    assert f"Stopped after step {step}; saved. To go on: rearview train --resume {out}\n" in said
+    done = rearview("train", "--resume", str(out), "--steps", str(step + 3))
+    assert (done.code, done.err) == (0, "")
+    assert [record["step"] for record in read_metrics(out) if "loss" in record] == list(range(1, step + 4))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent")
+def test_a_second_ctrl_c_leaves_at_once(rearview, text: Path, out: Path):
+    slow = (
+        "--context",
+        "128",
+        "--layers",
+        "4",
+        "--width",
+        "256",
+        "--batch",
+        "256",
+        "--threads",
+        "1",
+        "--sample-every",
+        "0",
+    )
+    running = started("--text", str(text), "--out", str(out), *slow)
+    # The checkpoint of step 0 is there, and the first step takes seconds.
+    while not checkpoints(out):
+        time.sleep(0.05)
+        assert running.poll() is None, running.communicate()[1]
+    running.send_signal(signal.SIGINT)
+    assert running.stderr is not None
+    while "again to leave" not in (line := running.stderr.readline()):
+        assert line
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert [path.name for path in checkpoints(out)] == ["step-000000"]
+    assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "run.json", "step-000000"]
+
+
+def wait_for_steps(running: subprocess.Popen[str]) -> None:
+    """Until a line about a step is out."""
+    assert running.stdout is not None
+    while "loss" not in (line := running.stdout.readline()):
+        assert line, running.communicate()[1]
+
+
+def test_errors_are_messages(rearview, text: Path, out: Path, tmp_path: Path):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 99)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("too short")
+    for arguments, message in (
+        (("--text", str(tmp_path / "nowhere")), "nowhere: is not there."),
+        (("--text", str(tmp_path / "latin.txt")), "byte 3 (0xe9) cannot be decoded. If it is another encoding, say so"),
+        (("--text", str(tmp_path / "empty.txt")), "empty.txt: is empty: there is nothing to learn from."),
+        (("--text", str(tmp_path / "short.txt")), "context: expected fewer tokens than the training part of the text"),
+        (("--text", str(text), "--mask", "cauzal()"), "causal"),
+        (("--text", str(text), "--model", "rnn"), "model: expected gpt, bert or t5, got 'rnn'"),
+        (("--text", str(text), "--heads", "3"), "width: expected a multiple of heads = 3, got 128"),
+        (("--text", str(text), "--threads", "0"), "--threads: expected a number of at least 1, got 0"),
+        (("--text", str(text), "--device", "gpu"), "--device: expected a device that torch can use here, got 'gpu'"),
+        (("--text", str(text), "--tokenizer", "chars", "--vocab-size", "9"), "vocab_size: expected none"),
+        (("--text", str(text), "--steps", "0"), "steps: expected an integer of at least 1, got 0"),
+        (("--text", str(text), "--positions", "sine"), 'positions: expected "learned" or "rotary", got \'sine\''),
+    ):
+        done = rearview("train", "--out", str(out), *arguments)
+        assert done.code == 2, arguments
+        assert message in done.err, arguments
+        assert not out.exists(), arguments
+
+
+def test_there_must_be_a_run_to_go_on_with(rearview, tmp_path: Path):
+    done = rearview("train", "--resume", str(tmp_path))
+    assert done.code == 2
+    assert f"a folder with checkpoints, as rearview train writes it, got {tmp_path}, which has none" in done.err
+
+
+def test_a_run_is_kept_as_it_is(rearview, text: Path, out: Path, tmp_path: Path):
+    rearview("train", "--text", str(text), "--out", str(out), *QUICK)
+    for arguments, message in (
+        (
+            ("--text", str(text), "--out", str(out)),
+            f"--out: expected a folder without a run, got {out}, which has step-",
+        ),
+        (("--resume", str(out)), "--steps: expected more than the 12 that"),
+        (("--resume", str(out), "--width", "32"), f"--width: expected 16, as the run in {out} began with, got 32."),
+        (
+            ("--resume", str(out), "--out", str(tmp_path / "other")),
+            "--out: expected no other folder than that of --resume",
+        ),
+        (("--resume", str(out / "step-000099")), "which is not there"),
+    ):
+        done = rearview("train", *arguments)
+        assert done.code == 2, arguments
+        assert message in done.err, done.err
+    text.write_text(TEXT + "And a line more: {}.\n")
+    done = rearview("train", "--resume", str(out), "--steps", "16")
+    assert done.code == 2
+    assert f"text: expected what the run in {out} began with" in done.err
+    (out / "run.json").write_text("{")
+    assert "run.json: cannot be read" in rearview("train", "--resume", str(out), "--steps", "16").err
+
+
+def test_a_damaged_checkpoint_and_the_way_on(rearview, text: Path, out: Path):
+    rearview("train", "--text", str(text), "--out", str(out), *QUICK)
+    path = out / "step-000012" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    done = rearview("train", "--resume", str(out), "--steps", "16")
+    good = out / "step-000008"
+    assert done.code == 2
+    assert f"rearview: {path}: is damaged" in done.err
+    assert f"rearview train --resume {good}\n" in done.err
+    assert rearview("train", "--resume", str(good)).code == 0
+    assert model_folder(out).name == "step-000012"
+
+
+def test_without_matplotlib_it_says_so_once(rearview, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = rearview("train", "--text", str(text), "--out", str(out), *QUICK)
+    assert done.code == 0
+    assert done.err.count("No picture of the loss: A picture of the loss needs the package 'matplotlib'") == 1
+    assert "loss.svg" not in done.out
+
+
+def test_tensorboard_is_an_option(rearview, text: Path, out: Path):
+    pytest.importorskip("tensorboard")
+    done = rearview("train", "--text", str(text), "--out", str(out), *QUICK, "--tensorboard")
+    assert done.code == 0
+    assert list((out / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_terminal_gets_a_bar(rearview, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    done = rearview("train", "--text", str(text), "--out", str(out), *QUICK)
+    assert done.code == 0
+    assert "\x1b[" in done.out
+    assert "12/12" in done.out
+    assert "tokens/s" in done.out

@@ -1,0 +1,233 @@
+"""Checkpoints: what is in them, what damages them, a disk that is full, a run of another shape or text."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rearview.errors import BadArgument, BadFile
+from rearview.models import GPT
+from rearview.text import load_tokenizer
+from rearview.training import (
+    NextToken,
+    NotSaved,
+    TextData,
+    best,
+    checkpoints,
+    model_folder,
+    newest,
+    read_checkpoint,
+    read_metrics,
+    train,
+)
+from rearview.training.checkpoint import Record, prune
+from rearview.training.start import new_model
+from tests.training.small_run import CONFIG, TEXTS, small_data, small_run, until_saved
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    list(small_run(out))
+    return out
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A finished run to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def test_a_checkpoint_is_a_model_that_others_read(whole: Path):
+    path = newest(whole)
+    assert path.name == "step-000016"
+    assert model_folder(whole) == path
+    assert model_folder(path) == path
+    model, tokenizer = GPT.from_pretrained(path), load_tokenizer(path)
+    theirs = AutoModelForCausalLM.from_pretrained(path)
+    tokens = torch.tensor([tokenizer.encode("green")])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, model(tokens), atol=1e-5, rtol=1e-4)
+    assert sorted(file.name for file in path.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "rearview_tokenizer.json",
+        "training.json",
+    ]
+    record = Record.read(path)
+    assert record.step == 16
+    assert record.config == CONFIG.to_json()
+    assert record.validation == read_metrics(whole)[-2]["validation"]
+
+
+def test_the_newest_two_and_the_best_are_kept(run: Path):
+    # As if an earlier one had been the best.
+    for step, loss in ((4, 0.001), (6, 9.0), (8, None)):
+        path = Path(shutil.copytree(run / "step-000012", run / f"step-{step:06}"))
+        record = replace(Record.read(path), step=step, validation=loss)
+        (path / "training.json").write_bytes(record.to_bytes())
+    prune(run)
+    assert [path.name for path in checkpoints(run)] == ["step-000004", "step-000012", "step-000016"]
+    assert best(run).name == "step-000004"
+    assert newest(run).name == "step-000016"
+
+
+def test_a_run_is_not_written_over(run: Path):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(BadArgument) as error:
+        list(small_run(run))
+    assert str(error.value) == (
+        f"out: expected a folder without a run, got {run}, which has step-000016. "
+        f"Go on with it (rearview train --resume {run}), or choose another folder."
+    )
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "optimizer.safetensors", "training.json"])
+@pytest.mark.parametrize(
+    ("damage", "why"), [(flip, "is damaged"), (cut, "is damaged"), (Path.unlink, "is damaged|cannot be read")]
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it(
+    name: str, damage: Callable[[Path], None], why: str, run: Path, whole: Path
+):
+    if name == "training.json" and damage is cut:
+        # Behind the last bracket there is nothing but a line end.
+        cut(run / "step-000016" / name)
+    damage(run / "step-000016" / name)
+    with pytest.raises(BadFile, match=why) as error:
+        list(small_run(run, resume=run, config=replace(CONFIG, steps=20)))
+    good = run / "step-000012"
+    assert error.value.path == str(run / "step-000016" / name)
+    assert str(error.value).endswith(
+        f"The checkpoint {good} is whole: go on from it with rearview train --resume {good}"
+    )
+    # And that goes on, to the same end.
+    list(small_run(run, resume=good))
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    model = "step-000016/model.safetensors"
+    assert (run / model).read_bytes() == (whole / model).read_bytes()
+
+
+def test_when_no_checkpoint_is_whole(run: Path):
+    for path in checkpoints(run):
+        flip(path / "model.safetensors")
+    with pytest.raises(BadFile, match="No other checkpoint of this run is whole; start it again"):
+        read_checkpoint(newest(run))
+
+
+def test_a_model_of_another_shape(run: Path):
+    data = small_data()
+    model = new_model("gpt", data.tokenizer, context=16, layers=2, heads=2, width=32, dropout=0.1)
+    with pytest.raises(BadArgument) as error:
+        list(train(model, data, replace(CONFIG, steps=20), out=run, resume=run))
+    assert str(error.value) == (
+        f"model: expected the shape of {run / 'step-000016'}: layers = 1, width = 16, hidden = 64, got layers = 2, "
+        "width = 32, hidden = 128. A run keeps its shape: give the same, or start another run in another folder."
+    )
+    bert = new_model("bert", data.tokenizer, context=16, layers=1, heads=2, width=16)
+    config = replace(CONFIG, steps=20)
+    with pytest.raises(BadArgument, match=r"model: expected a GPT, as in .*, got BERT"):
+        list(train(bert, data, config, out=run, resume=run, objective=NextToken()))
+    # From an older one, too, nothing is touched before everything was looked at.
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(BadArgument, match="model: expected the shape of"):
+        list(train(model, data, config, out=run, resume=run / "step-000012"))
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_another_text(run: Path):
+    data = small_data()
+    other = TextData.of([*TEXTS[:-1], TEXTS[-1] + " fall"], data.tokenizer)
+    model = new_model("gpt", data.tokenizer, context=16, layers=1, heads=2, width=16, dropout=0.1)
+    with pytest.raises(BadArgument, match=r"text: expected what the run in .* began with .*, got another "):
+        list(train(model, other, replace(CONFIG, steps=20), out=run, resume=run))
+
+
+def test_nothing_to_resume(tmp_path: Path):
+    with pytest.raises(BadArgument, match=r"out: expected a folder with checkpoints.*, which has none"):
+        list(small_run(tmp_path, resume=tmp_path))
+    with pytest.raises(BadArgument, match="which is not there"):
+        newest(tmp_path / "nowhere")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadArgument, match=r"out: expected a folder that can be made, got Not a directory"):
+        list(small_run(tmp_path / "file" / "run"))
+
+
+WRITES = [(Path, "write_bytes", n) for n in range(4)] + [(Path, "write_text", 0)]
+WRITES += [(os, "fsync", n) for n in range(7)] + [(os, "replace", n) for n in range(3)]
+
+
+@pytest.mark.parametrize(("owner", "call", "count"), WRITES, ids=[f"{call}-{n}" for _, call, n in WRITES])
+def test_a_full_disk_loses_nothing(owner, call: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    out = tmp_path / "run"
+    calls = [0]
+    before = getattr(owner, call)
+
+    def full(*arguments, **options):
+        calls[0] += 1
+        if calls[0] > count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return before(*arguments, **options)
+
+    events = small_run(out)
+    until_saved(events, step=4)
+    monkeypatch.setattr(owner, call, full)
+    with pytest.raises(NotSaved) as error:
+        list(events)
+    monkeypatch.undo()
+    assert str(error.value) == (
+        f"The checkpoint of step 8 could not be written to {out}: No space left on device. "
+        f"The one before is untouched: {out / 'step-000004'}. Make room, then: rearview train --resume {out}"
+    )
+    assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "step-000000", "step-000004"]
+    for path in checkpoints(out):
+        read_checkpoint(path)
+
+
+def test_a_disk_that_is_full_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(NotSaved, match=r"step 0 could not be written .*Nothing of it was left behind. Make room, or"):
+        list(small_run(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_metrics_that_were_cut_off(run: Path, whole: Path):
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]) + lines[-1][:7])
+    assert len(read_metrics(run)) == len(lines) - 1
+    path.write_bytes(b"".join(lines[:3]) + b"nonsense\n")
+    with pytest.raises(BadFile, match=r"metrics\.jsonl: line 4 is not a record of a run"):
+        read_metrics(run)
+
+
+def test_a_record_keeps_what_it_was_given():
+    record = Record(step=3, config={"lr": 0.1}, fingerprint="ab", validation=0.1 + 0.2, files={"x": (3, "00")})
+    assert Record.from_bytes(record.to_bytes(), "x") == record
+    for bad in (b"", b"[]", b"{}", json.dumps({"checksum": "", "files": {}}).encode()):
+        with pytest.raises(BadFile, match="is damaged, or not the record of a checkpoint"):
+            Record.from_bytes(bad, "x")
