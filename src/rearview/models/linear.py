@@ -46,13 +46,14 @@ class ByColumns:
         with torch.no_grad():
             self._columns = [(each, each.weight.t().contiguous()) for each in layers if _is_worth_it(each)]
 
+    # Past nn.Module's __setattr__, which looks for parameters for longer than a small layer computes.
     def __enter__(self) -> None:
         for layer, columns in self._columns:
-            layer.columns = columns
+            vars(layer)["columns"] = columns
 
     def __exit__(self, *_: object) -> None:
         for layer, _columns in self._columns:
-            layer.columns = None
+            vars(layer).pop("columns", None)
 
 
 def _is_worth_it(layer: Linear) -> bool:
