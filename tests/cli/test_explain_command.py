@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from rearview import Trace, causal, window
 from rearview.explain.examples import EXAMPLES, FOUR_SPEAKERS, I_LOVE
+from rearview.models import GPT, GPTConfig
+from rearview.text import ByteTokenizer
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 INF = float("inf")
@@ -200,3 +203,44 @@ def test_a_stream_that_knows_only_ascii_gets_ascii(process):
     assert "Emma - 98.2 % Frank, 1.8 % herself" in text
     assert "-inf" in text
     assert "?" not in text
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    torch.manual_seed(0)
+    tokenizer = ByteTokenizer()
+    folder = tmp_path / "model"
+    GPT(GPTConfig(vocab_size=tokenizer.vocab_size, context=16, layers=2, heads=2, width=16)).save_pretrained(folder)
+    tokenizer.save(folder)
+    return str(folder)
+
+
+def test_a_layer_of_a_model(rearview, model: str, tmp_path: Path):
+    out = tmp_path / "layer.json"
+    done = rearview("explain", "--model", model, "--text", "I am", "--layer", "-1", "--head", "1", "--out", str(out))
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Layer 1 of a GPT\ncausal()  ·  4 queries x 4 keys  ·  head 1 of 2\n")
+    trace = Trace.from_json(out.read_text())
+    assert trace.labels == ("I", "␣", "a", "m")
+    narrow = rearview("explain", "--model", model, "--text", "I am", "--mask", "causal() & window(1)", "--json")
+    weights = next(stage for stage in json.loads(narrow.out)["stages"] if stage["key"] == "weights")
+    assert weights["matrix"][0][3] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "MODEL"], "--model, --text: expected both, and no example or file, got --model alone"),
+        (["--text", "I"], "got --text alone"),
+        (["love", "--model", "MODEL", "--text", "I"], "got an example beside them"),
+        (["love", "--layer", "1"], "--layer: expected a --model that has layers, got 1 without one"),
+        (["--model", "MODEL", "--text", ""], "--text: expected a text of one token or more, got none"),
+        (["--model", "MODEL", "--text", "I", "--layer", "2"], "layer: expected a layer from 0 to 1, got 2"),
+        (["--model", "MODEL", "--text", "I" * 17], "at most 16 positions, the model's context, got 17"),
+        (["--model", "nowhere", "--text", "I"], "expected a folder with config.json and safetensors"),
+    ],
+)
+def test_what_a_model_needs(rearview, model: str, arguments: list[str], message: str):
+    done = rearview("explain", *(model if each == "MODEL" else each for each in arguments))
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

@@ -45,7 +45,7 @@ def test_the_model_is_left_as_it_was():
     model = made().train()
     explain_model(model, TOKENS)
     assert model.training
-    assert not list(model.blocks)[0].attention._forward_pre_hooks
+    assert not next(iter(model.blocks)).attention._forward_pre_hooks
 
 
 def test_another_mask_can_be_asked_for():

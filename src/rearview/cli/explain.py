@@ -2,6 +2,7 @@
 
 rearview explain restaurant
 rearview explain my.json --mask "causal() & window(3)" --out my.html
+rearview explain --model DIR --text "I love sushi" --layer 1
 """
 
 import difflib
@@ -30,6 +31,11 @@ def explain(
     what: Annotated[
         str | None, typer.Argument(metavar="EXAMPLE|FILE", help="An example by name, or a .json or .npz file.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder with a GPT or BERT: explain a layer of it, over --text.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", "-t", help="What the model reads.")] = None,
+    layer: Annotated[int, typer.Option(help="The layer, from 0; -1 is the last.")] = 0,
     mask: Annotated[str | None, typer.Option("--mask", "-m", help="Another mask, as in Python.")] = None,
     head: Annotated[int | None, typer.Option(help="The head to show, from 0. By default the first.")] = None,
     no_mask: Annotated[bool, typer.Option("--no-mask", help="Print the attention as it would be without.")] = False,
@@ -53,11 +59,20 @@ def explain(
     rearview explain love --out love.html --out love.svg
     rearview explain my.json --head 1
     rearview explain five-tokens --json
+    rearview explain --model DIR --text "I love sushi" --layer 1 --head 2
     """
     narrowing = {"--head": head is not None, "--no-mask": no_mask, "--stage": stage}
     narrowed = [name for name, given in narrowing.items() if given]
     others = [name for name, given in {"--mask": mask is not None, "--out": out, "--json": as_json}.items() if given]
-    if what is None:
+    if model is not None or text is not None:
+        if what is not None or model is None or text is None:
+            came = (
+                "an example beside them" if what is not None else "--text alone" if model is None else "--model alone"
+            )
+            raise BadArgument("--model, --text", expected="both, and no example or file", came=came)
+    elif layer:
+        raise BadArgument("--layer", expected="a --model that has layers", came=f"{layer} without one")
+    elif what is None:
         if narrowed or others:
             raise BadArgument("EXAMPLE|FILE", expected="one to explain", came=f"{[*narrowed, *others][0]} alone")
         show(_listing())
@@ -67,7 +82,8 @@ def explain(
     # What cannot be written is said before anything is.
     for path in out or ():
         target_of(path, ENDINGS)
-    trace = _trace(what, None if mask is None else parse(mask))
+    chosen = None if mask is None else parse(mask)
+    trace = _of_model(str(model), str(text), layer, chosen) if what is None else _trace(what, chosen)
     head = trace.checked_head(head or 0)
     if as_json:
         print(trace.to_json(), end="")
@@ -95,6 +111,24 @@ def _trace(what: str, mask: Mask | None) -> Trace:
     )
 
 
+def _of_model(folder: str, text: str, layer: int, mask: Mask | None) -> Trace:
+    import torch
+
+    from rearview.models.checkpoint import load
+    from rearview.models.explained import explain_model
+    from rearview.text import load_tokenizer
+    from rearview.text.labels import token_labels
+    from rearview.training.checkpoint.folders import model_folder
+
+    path = model_folder(folder)
+    model, tokenizer = load(path), load_tokenizer(path)
+    ids = tokenizer.encode(text, specials=True)
+    if not ids:
+        raise BadArgument("--text", expected="a text of one token or more", came="none")
+    labels = token_labels(tokenizer, ids)
+    return explain_model(model, torch.tensor([ids]), layer=layer, labels=labels, mask=mask)  # type: ignore[arg-type]
+
+
 def _listing() -> Drawing:
     widest = max(map(len, EXAMPLES))
     lines = [Piece("Examples\n", "title")]
@@ -107,6 +141,8 @@ def _listing() -> Drawing:
         Piece("\nYour own matrices\n", "title"),
         Piece("  rearview explain my.json     or my.npz, with the same names\n", "label"),
         Piece('  {"x": [[1, 0], [0, 1]], "w_q": ..., "w_k": ..., "w_v": ...}, or query, key and value\n', "remark"),
-        Piece("  and if you like labels, mask, positions, num_heads, w_o, title and others", "remark"),
+        Piece("  and if you like labels, mask, positions, num_heads, w_o, title and others\n", "remark"),
+        Piece("\nA layer of a model\n", "title"),
+        Piece('  rearview explain --model DIR --text "I love sushi" --layer 0', "label"),
     ]
     return Drawing(lines)

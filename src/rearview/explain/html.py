@@ -12,19 +12,14 @@ JSON; what they compute, they compute for display: the products that make a cell
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 import math
-import re
 from dataclasses import asdict
-from importlib.resources import files
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rearview.explain.sealed import framed, seal
 from rearview.explain.trace import Stage, Trace
 from rearview.explain.words import DIFFERENCE, UNTITLED, WITHOUT_MASK
 from rearview.masks.labels import drawn
@@ -34,27 +29,13 @@ SCRIPTS = ("trace.js", "matrix.js", "cell.js", "page.js")
 
 def to_html(trace: Trace) -> str:
     """The whole page as text; see `Trace.to_html`."""
-    style = _read("page.css")
-    script = "\n".join(_read(name) for name in SCRIPTS)
-    parts = {
-        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'",
-        "title": _text(trace.title or UNTITLED),
-        "style": style,
-        "data": _inert(page_data(trace)),
-        "script": script,
-    }
-    # In one pass: a label that looks like a slot stays a label.
-    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], _read("page.html"))
+    return seal("rearview.explain", scripts=SCRIPTS, title=trace.title or UNTITLED, data=page_data(trace))
 
 
 def to_notebook(trace: Trace) -> str:
-    """The page in a frame of its own, so that neither its style nor the notebook's reaches the other."""
+    """The page in a frame of its own, for a notebook."""
     height = min(900, 620 + 34 * min(len(trace.labels), 10))
-    return (
-        f'<iframe title="{_text(trace.title or UNTITLED)}" sandbox="allow-scripts" width="100%" height="{height}" '
-        f'style="border: 0; border-radius: 8px" srcdoc="{html.escape(to_html(trace))}"></iframe>'
-    )
+    return framed(to_html(trace), title=trace.title or UNTITLED, height=height)
 
 
 def page_data(trace: Trace) -> dict[str, Any]:
@@ -137,21 +118,3 @@ def _spoken(trace: Trace, head: int) -> dict[str, Any]:
         "received": [asdict(received) for received in trace.received(head)],
         "remarks": trace.remarks(head),
     }
-
-
-def _inert(data: dict[str, Any]) -> str:
-    # Labels are anyone's text: nothing in it may end the script element or begin another.
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _text(text: str) -> str:
-    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
-
-
-def _read(name: str) -> str:
-    return (files("rearview.explain") / "page" / name).read_text(encoding="utf-8")
-
-
-def _hash(source: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
