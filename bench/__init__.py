@@ -10,6 +10,10 @@ judge.py     nobody is timed before the answer and the gradients agree with the 
 measure.py   interleaved rounds: every contestant once a round, so that a busy moment hits them all
 noise.py     what other programs took of the processors meanwhile
 lowering.py  what it costs to turn a mask into ranges, in a process of its own
+plain.py     GPT as most people write it
+training.py  whole training steps, and how well they learn (python -m bench training)
+generation.py  tokens one at a time: the cache, no cache, transformers (python -m bench generation)
+audit_sweep.py  the auditor over the causal language models of transformers (python -m bench audit_sweep)
 targets.py   the numbers that this project promises, met or not
 table.py     one table, drawn for a terminal, a pipe or a file
 results.py   the machine, and the dated file

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import date
+from importlib import import_module
 
 import torch
 
@@ -20,12 +21,29 @@ from bench.table import LEGEND, Table, table_of, table_of_lowering
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 ROUNDS, QUICK_ROUNDS, QUICK_LENGTH = 15, 3, 512
+# Measurements of whole models, each a module with a `main` of its own: python -m bench generation --quick
+GROUPS = ("generation", "training", "audit_sweep")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 1 when an engine of rearview gave a wrong answer, 130 when stopped by hand, else 0."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in GROUPS:
+        return import_module(f"bench.{words[0]}").main(words[1:])
+    if words:
+        return attention(words)
+    # Everything that a speed is promised of; the sweep asks another question.
+    codes = [attention(words)]
+    for group in GROUPS[:2]:
+        print(f"\n{group}\n")
+        codes.append(import_module(f"bench.{group}").main([]))
+    return max(codes)
+
+
+def attention(words: Sequence[str]) -> int:
+    """Masked attention alone: what the options of `python -m bench` are for."""
     parser = _parser()
-    args = parser.parse_args(argv)
+    args = parser.parse_args(words)
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here")
@@ -161,6 +179,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Masked attention side by side with what a user would pick instead, interleaved in one run.",
+        epilog=f"Whole models: python -m bench {' | '.join(GROUPS)}, each with options of its own. "
+        "Without any words all is measured, but for the sweep.",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds at length {QUICK_LENGTH}; keeps no file")
