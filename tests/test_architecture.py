@@ -23,10 +23,12 @@ ORDER = [
     {"masks"},
     {"attention"},
     {"explain"},
+    {"text"},
     {"models"},
     {"generation"},
     {"training"},
     {"audit", "observe"},
+    {"testing"},
     {"rearview"},  # the public map itself
     {"integrations"},
     {"cli"},

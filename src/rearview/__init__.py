@@ -1,6 +1,7 @@
 """Rearview: masked attention you can run, see and prove."""
 
 from rearview.attention import KeyValueCache, MaskedSelfAttention, Plan, alibi, attend, plan, weights
+from rearview.audit import audit
 from rearview.errors import RearviewError, Unsupported
 from rearview.explain import Trace, explain
 from rearview.masks import (
@@ -34,6 +35,7 @@ __all__ = [
     "Unsupported",
     "alibi",
     "attend",
+    "audit",
     "causal",
     "chunks",
     "dense",

@@ -64,7 +64,7 @@ def build() -> "typer.Typer":
         missing = (error.name or "typer").partition(".")[0]
         raise MissingExtra(missing, extra="terminal", needed_for="The rearview command") from error
     from rearview import __version__
-    from rearview.cli import demo, explain, mask
+    from rearview.cli import audit, compare, demo, explain, generate, mask, train
 
     app = typer.Typer(
         add_completion=False,
@@ -73,7 +73,11 @@ def build() -> "typer.Typer":
     )
     app.add_typer(mask.app, name="mask")
     app.command("explain")(explain.explain)
+    app.command("audit")(audit.audit)
     app.command("demo")(demo.demo)
+    app.command("train")(train.train)
+    app.command("generate")(generate.generate)
+    app.command("compare")(compare.compare)
 
     @app.callback(invoke_without_command=True)
     def rearview(

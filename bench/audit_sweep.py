@@ -1,0 +1,253 @@
+"""`python -m bench audit_sweep`: the auditor over the causal language models of transformers, tiny and random.
+
+Every class of `MODEL_FOR_CAUSAL_LM_MAPPING` that its own configuration can build, with widths, depths, windows and
+chunks made small, is audited in `quick` mode. The table tells the verdict, the seconds and what the proof had no rule
+for. A LEAKS here is a false accusation until somebody has read the source; those that are true are in KNOWN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import queue
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from typing import Any
+
+import torch
+
+from bench import results
+
+BATCH, TIME, WINDOW = 2, 32, 8
+ORDER = ("PROVEN", "HELD", "INCONCLUSIVE", "LEAKS", "failed", "skipped")
+
+# What transformers' own defaults leave open, or set to what is no decoder. Values are put in after the shrinking.
+COMPLETED: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "hrm_text": {"num_hidden_layers": 1, "num_layers_per_stack": None},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "ministral": {"head_dim": 16},
+    "nemotron": {"num_key_value_heads": 4, "head_dim": 16},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
+    "reformer": {
+        "is_decoder": True,
+        "axial_pos_embds": False,
+        "attn_layers": ["local", "lsh"],
+        "num_buckets": 4,
+        "local_attn_chunk_length": 8,
+        "lsh_attn_chunk_length": 8,
+    },
+    "xlm": {"causal": True, "is_encoder": True},
+    "xlstm": {"qk_dim_factor": 1.0, "v_dim_factor": 1.0},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "num_hidden_layers": 3,
+        "hybrid_layer_ids": [1, 2],
+    },
+}
+# Sizes of windows and chunks: small enough for 32 positions to cross them more than once.
+WINDOWS = (
+    "sliding_window", "attention_chunk_size", "window_size", "attention_window_size", "sliding_window_size",
+    "local_attention", "chunk_size", "mamba_chunk_size", "keep_window_size", "index_topk", "index_block_size",
+)  # fmt: skip
+NOT_CAUSAL = {
+    "cpmant": "a prefix-LM by design: the prompt hears itself in both directions",
+    "xlnet": "a permutation language model: without perm_mask every position hears all",
+    "musicgen": "reads codebooks [batch x codebooks, time], not tokens [batch, time]",
+    "musicgen_melody": "reads codebooks [batch x codebooks, time], not tokens [batch, time]",
+}
+# Read in the source, and true.
+KNOWN = {
+    "bamba": "decoding with its cache differs from the full pass, one by one as well",
+    "jamba": "a prompt in two chunks: the second does not take up the state of the first",
+    "moshi": "its cache keeps a window that the full pass does not apply",
+    "prophetnet": "the n-gram stream views [batch, time, ngram, heads] as [batch, ngram, heads, time]",
+    "reformer": "LSH attention sorts the whole sequence, so that chunks depend on what comes later",
+}
+
+
+@dataclass
+class Row:
+    """One model: what came of it."""
+
+    name: str
+    verdict: str
+    why: str = ""
+    seconds: float = 0.0
+    """Of `audit`, without building the model."""
+    parameters: int = 0
+    unknown: list[str] = field(default_factory=list)
+    """Ops without a rule, and places where a value leaves the tensors."""
+
+    def cells(self) -> list[str]:
+        unknown = ", ".join(self.unknown) or self.why
+        return [self.name, self.verdict, f"{self.seconds:.2f}", unknown[:160].replace("|", "/")]
+
+
+def names() -> list[str]:
+    """The model types that `AutoModelForCausalLM` knows."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def tiny(name: str) -> torch.nn.Module:
+    """A model of that type, small and random."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    from rearview.audit.loading.shrink import shrink
+
+    whole = CONFIG_MAPPING[name]()
+    small, _ = shrink(whole.to_dict())
+    _windows(small)
+    if "is_decoder" in small:
+        small["is_decoder"] = True
+    small |= COMPLETED.get(name, {})
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(type(whole).from_dict(small)).eval()
+
+
+def _windows(config: dict[str, Any]) -> None:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _windows(value)
+        elif name in WINDOWS and isinstance(value, int) and value > WINDOW:
+            config[name] = WINDOW
+
+
+def audited(name: str) -> Row:
+    """One model: built, run once, audited."""
+    from rearview.audit import audit
+
+    warnings.simplefilter("ignore")
+    if name in NOT_CAUSAL:
+        return Row(name, "skipped", NOT_CAUSAL[name])
+    tokens = torch.randint(5, 90, (BATCH, TIME), generator=torch.Generator().manual_seed(0))
+    try:
+        model = tiny(name)
+        model(input_ids=tokens)
+    except Exception as error:
+        return Row(name, "skipped", f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
+    parameters = sum(p.numel() for p in model.parameters())
+    started = time.perf_counter()
+    try:
+        report = audit(model, {"input_ids": tokens})
+    except Exception as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return Row(name, "failed", why, time.perf_counter() - started, parameters)
+    proof = report.proof
+    unknown = list(dict.fromkeys((*proof.unknown_ops, *proof.value_escapes))) if proof is not None else []
+    return Row(name, report.verdict.value, report.why, time.perf_counter() - started, parameters, unknown)
+
+
+def _work(tasks: Any, done: Any) -> None:
+    torch.set_num_threads(1)
+    while (name := tasks.get()) is not None:
+        done.put(asdict(audited(name)))
+
+
+def swept(chosen: Sequence[str], *, patience: float) -> Iterator[Row]:
+    """Each model in a worker that is replaced when a model takes longer than `patience` seconds."""
+    context = multiprocessing.get_context("spawn")
+
+    def started() -> tuple[Any, Any, Any]:
+        tasks, done = context.Queue(), context.Queue()
+        worker = context.Process(target=_work, args=(tasks, done), daemon=True)
+        worker.start()
+        return tasks, done, worker
+
+    tasks, done, worker = started()
+    fresh = True
+    for name in chosen:
+        tasks.put(name)
+        try:
+            # The first answer waits for torch and transformers to load.
+            yield Row(**done.get(timeout=patience + 120 * fresh))
+            fresh = False
+        except queue.Empty:
+            gone = not worker.is_alive()
+            worker.kill()
+            yield Row(name, "failed", "the process died" if gone else f"took longer than {patience:.0f} s", patience)
+            tasks, done, worker = started()
+            fresh = True
+    tasks.put(None)
+    worker.join(10)
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Shares among the models that could be audited, the median time, and the ops without a rule."""
+    tried = [row for row in rows if row.verdict != "skipped"]
+    counts = Counter(row.verdict for row in rows)
+    lines = []
+    for name in ORDER:
+        if counts[name]:
+            share = "" if name == "skipped" else f" ({100 * counts[name] / len(tried):.0f} %)"
+            lines.append(f"{name}: {counts[name]}{share}")
+    if tried:
+        seconds = sorted(row.seconds for row in tried)
+        middle, over = seconds[len(seconds) // 2], sum(second > 2 for second in seconds)
+        lines.append(f"seconds a model: median {middle:.2f}, largest {seconds[-1]:.2f}, over two: {over}")
+    lines += [f"true: {row.name}: {KNOWN[row.name]}" for row in tried if row.verdict == "LEAKS" and row.name in KNOWN]
+    unknown = Counter(op for row in tried for op in {re.split(r"[ ,]", told)[0] for told in row.unknown})
+    return lines + [f"no rule: {op} in {count}" for op, count in unknown.most_common(20)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 1 when a model is accused that is not known to leak, or its audit failed; else 0."""
+    parser = argparse.ArgumentParser(prog="python -m bench audit_sweep", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", metavar="A,B", help="only these model types")
+    parser.add_argument("--limit", type=int, help="only the first so many")
+    parser.add_argument("--patience", type=float, default=60, metavar="SECONDS", help="for one model (default 60)")
+    parser.add_argument("--no-save", action="store_true", help="keep no file in bench/results/")
+    args = parser.parse_args(argv)
+    known = names()
+    chosen = args.only.split(",") if args.only else known[: args.limit]
+    if missing := sorted(set(chosen) - set(known)):
+        parser.error(f"--only: no model type {', '.join(missing)}")
+    started, rows = time.monotonic(), []
+    for row in swept(chosen, patience=args.patience):
+        rows.append(row)
+        name, verdict, seconds, unknown = row.cells()
+        print(f"{name:<26} {verdict:<13} {seconds:>6}  {unknown}", flush=True)
+    lines = [f"{len(rows)} model types in {time.monotonic() - started:.0f} s", *summary(rows)]
+    print("", *lines, sep="\n")
+    if len(chosen) == len(known) and not args.no_save:
+        machine = results.Machine.here(torch.device("cpu"))
+        path = results.RESULTS / results.file_name(machine, today=date.today(), suffix="-audit")
+        results.write(path, _document(machine, rows, lines))
+        print(f"\nkept in bench/results/{path.name}")
+    return int(any(row.verdict in ("LEAKS", "failed") and row.name not in KNOWN for row in rows))
+
+
+def _document(machine: results.Machine, rows: Sequence[Row], lines: Sequence[str]) -> str:
+    import transformers
+
+    about = [*machine.lines(1), f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens"]
+    parts = [f"# Audit of the causal language models of transformers, {date.today().isoformat()}"]
+    parts += ["\n".join(f"- {line}" for line in about), "\n".join(f"- {line}" for line in lines)]
+    table = ["| model | verdict | seconds | no rule, or why |", "|---|---|---:|---|"]
+    table += [f"| {' | '.join(row.cells())} |" for row in rows]
+    return "\n\n".join([*parts, "\n".join(table)]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Rearview inside other tools: pytest."""
