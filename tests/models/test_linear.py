@@ -1,35 +1,49 @@
-"""A weight read by columns gives what the usual product gives, and only for as long as it is asked to."""
+"""A product that is cut into pieces gives what the usual product gives."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from rearview.models.linear import FEW_ROWS, MANY_STEPS, ByColumns, Linear
+from rearview.models.linear import FEW_ROWS, Linear
+
+
+@pytest.fixture
+def threads():
+    """As many threads as a test asks for, and then as before."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("rows", [0, 1, FEW_ROWS, FEW_ROWS + 1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_product_is_the_same(rows, bias):
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_product_is_the_same(threads, rows: int, bias: bool, count: int):
+    threads(count)
+    # 1024 divides into two pieces and not into three: then it is two.
     layer, x = Linear(512, 1024, bias=bias), torch.randn(rows, 1, 512)
     expected = F.linear(x, layer.weight, layer.bias)
-    with torch.no_grad(), ByColumns(layer, steps=100):
-        assert layer.columns is not None
+    with torch.no_grad():
+        assert layer._pieces(x) == (min(count, 2) if 0 < rows <= FEW_ROWS else 1)
         torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-5)
-    assert layer.columns is None
-    assert [*layer.state_dict()] == (["weight", "bias"] if bias else ["weight"])
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [Linear(1024, 512), Linear(8, 16), Linear(512, 1024, dtype=torch.bfloat16)],
-    ids=["wide", "small", "bfloat16"],
+    ("layer", "dtype"),
+    [(Linear(8, 16), torch.float32), (Linear(512, 1024, dtype=torch.bfloat16), torch.bfloat16)],
+    ids=["small", "bfloat16"],
 )
-def test_others_stay_as_they_are(layer):
-    with ByColumns(layer, steps=100):
-        assert layer.columns is None
+def test_others_are_left_whole(threads, layer: Linear, dtype: torch.dtype):
+    threads(2)
+    x = torch.randn(1, 1, layer.in_features, dtype=dtype)
+    with torch.no_grad():
+        assert layer._pieces(x) == 1
+        assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
 
 
-def test_few_steps_are_not_worth_a_copy():
-    layer = Linear(512, 1024)
-    with ByColumns(layer, steps=MANY_STEPS - 1):
-        assert layer.columns is None
+def test_a_product_that_is_trained_is_left_whole(threads):
+    threads(2)
+    layer, x = Linear(512, 1024), torch.randn(1, 1, 512)
+    assert layer._pieces(x) == 1
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16

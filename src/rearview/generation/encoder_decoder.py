@@ -17,7 +17,6 @@ from torch import Tensor
 from rearview.generation.predict import as_batch
 from rearview.masks import Mask, full, padding
 from rearview.models import T5
-from rearview.models.linear import ByColumns
 from rearview.models.t5 import Memory
 
 
@@ -52,13 +51,11 @@ class CachedT5(RereadT5):
 
     def __init__(self, model: T5, prompts: Sequence[Sequence[int]], *, steps: int):
         super().__init__(model, prompts)
-        self._by_columns = ByColumns(model.decoder, steps=steps)
         self._cache = model.new_cache(len(prompts), max(1, steps))
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         newest = as_batch([sequence[-1:] for sequence in sequences], self.model.tokens.weight.device)
-        with self._by_columns:
-            return self.model.decode(newest, self._memory, cache=self._cache, last_only=True)[:, -1]
+        return self.model.decode(newest, self._memory, cache=self._cache, last_only=True)[:, -1]
 
     def take(self, items: Sequence[int]) -> None:
         super().take(items)

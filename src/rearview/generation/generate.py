@@ -209,7 +209,7 @@ def _gpt_predictor(model: GPT, use_cache: bool | None, prompts: list[list[int]],
     if use_cache is False or ahead is not None:
         return RereadGPT(model)
     max_len = min(model.config.context, max(map(len, prompts)) + steps)
-    return CachedGPT(model, batch=len(prompts), max_len=max_len, steps=steps)
+    return CachedGPT(model, batch=len(prompts), max_len=max_len)
 
 
 def _mask_that_looks_ahead(model: GPT) -> str | None:

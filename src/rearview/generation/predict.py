@@ -3,7 +3,7 @@
     >>> from rearview.models import GPT, GPTConfig
     >>> model = GPT(GPTConfig(vocab_size=65, context=8, layers=1, heads=2, width=8)).eval()
     >>> texts = [[1, 2, 3], [4]]
-    >>> cached, again = CachedGPT(model, batch=2, max_len=8, steps=5), RereadGPT(model)
+    >>> cached, again = CachedGPT(model, batch=2, max_len=8), RereadGPT(model)
     >>> bool((cached.logits(texts) - again.logits(texts)).abs().max() < 1e-5)
     True
 
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from rearview.generation.context import window_start
 from rearview.models import GPT
-from rearview.models.linear import ByColumns
 
 
 class Predictor(Protocol):
@@ -55,8 +54,8 @@ class RereadGPT:
 class CachedGPT:
     """All sequences in one batch over one cache, which holds everything but the newest token of each."""
 
-    def __init__(self, model: GPT, *, batch: int, max_len: int, steps: int):
-        self.model, self._by_columns = model, ByColumns(model, steps=steps)
+    def __init__(self, model: GPT, *, batch: int, max_len: int):
+        self.model = model
         self._cache = model.new_cache(batch, max_len)
         # Where the tokens start that the cache holds of each sequence; nothing was read so far.
         self._starts: list[int | None] = [None] * batch
@@ -68,8 +67,7 @@ class CachedGPT:
             self._read(unread, [sequences[n][starts[n] : -1] for n in unread])
             self._starts[:] = starts
         newest = as_batch([sequence[-1:] for sequence in sequences], self.model.tokens.weight.device)
-        with self._by_columns:
-            return self.model(newest, cache=self._cache, last_only=True)[:, -1]
+        return self.model(newest, cache=self._cache, last_only=True)[:, -1]
 
     def take(self, items: Sequence[int]) -> None:
         for layer in self._cache:
