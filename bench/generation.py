@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import torch
 
@@ -156,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="threads of torch (default: its own choice)")
     parser.add_argument("--patient", type=int, nargs="?", const=300, default=0, metavar="SECONDS",
                         help="wait so long for other programs to be quiet")  # fmt: skip
+    parser.add_argument("--no-save", action="store_true", help="keep no file in bench/results/")
     args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -163,14 +165,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = args.rounds or (QUICK_ROUNDS if args.quick else ROUNDS)
     neighbours = Neighbours()
     samples, wrong, loud = measure(tokens=tokens, rounds=rounds, patience_s=args.patient)
-    print("\n".join(results.Machine.here(torch.device("cpu")).lines(torch.get_num_threads())))
-    print(f"{tokens} tokens, batch 1, float32, {rounds} rounds, {loud} of them disturbed by other programs")
     share = neighbours.share()
-    if share is not None:
-        print(f"other programs used {100 * share:.0f} % of the processors meanwhile")
-    print()
-    table_of(samples, wrong, tokens=tokens).show()
-    print("", *(target.verdict(samples) for target in TARGETS), sep="\n")
+    machine = results.Machine.here(torch.device("cpu"))
+    about = [
+        *machine.lines(torch.get_num_threads()),
+        f"{tokens} tokens, batch 1, float32, {rounds} rounds, {loud} of them disturbed by other programs",
+        *([f"other programs used {100 * share:.0f} % of the processors meanwhile"] if share is not None else []),
+    ]
+    table, verdicts = table_of(samples, wrong, tokens=tokens), [target.verdict(samples) for target in TARGETS]
+    print(*about, "", sep="\n")
+    table.show()
+    print("", *verdicts, sep="\n")
+    if not (args.quick or args.no_save):
+        path = results.RESULTS / results.file_name(machine, today=date.today(), suffix="-generation")
+        parts = [f"# Generation, {date.today().isoformat()}", "\n".join(f"- {line}" for line in about)]
+        results.write(path, "\n\n".join([*parts, table.markdown(), "\n".join(f"- {each}" for each in verdicts)]) + "\n")
+        print(f"\nkept in bench/results/{path.name}")
     return int(any(name in wrong for name in (CACHED, UNCACHED)))
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -70,10 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     start, neighbours = time.monotonic(), Neighbours()
     done = _race(contestants, steps)
+    name = Path(args.text).name if args.text else "the English text that comes with Python"
     about = [
         *results.Machine.here(torch.device("cpu")).lines(torch.get_num_threads()),
-        f"{args.text or 'the English text that comes with Python'}: {data.characters} characters, "
-        f"{tokenizer.vocab_size} kinds; {done} of {steps} steps",
+        f"{name}: {data.characters} characters, {tokenizer.vocab_size} kinds; {done} of {steps} steps",
         f"it took {time.monotonic() - start:.0f} s; other programs used {100 * (neighbours.share() or 0):.0f} % of the "
         "processors meanwhile",
     ]
