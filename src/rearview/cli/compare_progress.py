@@ -18,6 +18,8 @@ NAMES = {"with-mask": "with the mask", "without-mask": "without it"}
 DOING = {"exam": "exam", "writing": "writing"}
 # Lines of a whole training, where there are no bars.
 LINES = 20
+# Steps are told several at a time, and the first of all takes longer: an earlier guess of the time left is none.
+FEWEST_STEPS = 10
 # A training loss jumps from batch to batch; what is shown is this share of the last, and the rest of before.
 NEWNESS = 0.1
 
@@ -66,7 +68,7 @@ class _Lines:
         self.next_line = event.step + max(1, -(-self.steps // LINES))
         losses = "   ".join(f"{NAMES[side]} {loss:.3f}" for side, loss in self.losses.shown.items())
         took, done = time.monotonic() - self.since, event.step - self.first
-        left = f"   {clock(took / done * (self.steps - event.step))} left" if done > 0 else ""
+        left = f"   {clock(took / done * (self.steps - event.step))} left" if done >= FEWEST_STEPS else ""
         self._say(f"step {event.step:>{len(str(self.steps))}}/{self.steps}   loss {losses}{left}")
 
     def part(self, part: Part) -> None:
