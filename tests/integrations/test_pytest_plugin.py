@@ -62,7 +62,7 @@ def test_the_fixture_fails_with_the_report(tmp_path: Path):
 
 def test_who_does_not_audit_does_not_notice(tmp_path: Path):
     (tmp_path / "test_plain.py").write_text(
-        "import sys\ndef test_plain():\n    assert 'rearview.audit' not in sys.modules\n"
+        "import sys\ndef test_plain():\n    assert 'rearview.testing' not in sys.modules\n"
     )
     done = pytest_in(tmp_path, "-q")
     assert done.returncode == 0, done.stdout

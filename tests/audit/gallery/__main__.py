@@ -42,8 +42,8 @@ All use a tiny decoder around one layer that mixes positions:
 ```
 
 ```python
-from rearview import causal, documents, padding
-from rearview.audit import audit
+from rearview import audit, causal, documents, padding
+
 
 def told(report):
     print(report.verdict.value)
