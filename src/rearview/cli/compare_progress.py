@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rearview.cli.progress import clock
 from rearview.cli.terminal import console as plain_console
 from rearview.training import Started, Step
 from rearview.training.comparison import Happening, Trained
@@ -117,13 +118,3 @@ def _view(console: Console) -> Iterator[_Lines | _Bars]:
     # The bars are on a console of their own that knows its width: they must not be folded.
     with Progress(*columns, console=Console(highlight=False)) as progress:
         yield _Bars(progress)
-
-
-def clock(seconds: float) -> str:
-    """
-    >>> clock(75.2), clock(3675)
-    ('1:15', '1:01:15')
-    """
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

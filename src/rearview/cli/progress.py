@@ -55,7 +55,7 @@ class _View:
     def _step(self, event: Step) -> None:
         self.loss = event.loss if self.loss is None else self.loss + NEWNESS * (event.loss - self.loss)
         left = (self.steps - event.step) * self.tokens_a_step / event.tokens_per_second
-        said = f"loss {self.loss:.4f}  {event.tokens_per_second:,.0f} tokens/s  {_clock(left)} left"
+        said = f"loss {self.loss:.4f}  {event.tokens_per_second:,.0f} tokens/s  {clock(left)} left"
         if self.bar:
             self.bar[0].update(self.bar[1], completed=event.step, said=said)
         elif event.step >= self.next_line:
@@ -87,7 +87,11 @@ def _bar(console: Console, label: str) -> Iterator[tuple[Progress, TaskID] | Non
         yield progress, progress.add_task(label or "training", total=1, said="")
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """
+    >>> clock(75.2), clock(3675)
+    ('1:15', '1:01:15')
+    """
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -9,7 +9,6 @@ torch.Size([1, 3, 65])
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +16,9 @@ from torch import Tensor, nn
 
 from rearview.masks import Mask, full
 from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_context, check_share, check_sizes, check_tokens, embed
+from rearview.models.check import check_context, check_share, check_sizes, embed
 from rearview.models.feedforward import ACTIVATIONS
+from rearview.models.model import Model, start_small
 from rearview.models.run import join, run_block
 
 
@@ -54,7 +54,7 @@ class BERTConfig:
         )
 
 
-class BERT(nn.Module):
+class BERT(Model):
     """Tokens [batch, time] -> logits of what stands at each position [batch, time, vocab_size]."""
 
     config: BERTConfig
@@ -74,7 +74,7 @@ class BERT(nn.Module):
         self.last_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size)
         self.head.weight = self.tokens.weight
-        self.apply(self._start)
+        self.apply(start_small)
 
     def forward(
         self,
@@ -91,39 +91,14 @@ class BERT(nn.Module):
             positions: [time] or [batch, time], 0, 1, 2 ... unless given; packed documents count from 0 each.
             segments: the kind of each token, [batch, time]; all 0 unless given.
         """
-        check_tokens(tokens)
+        x = embed(self.tokens, tokens)
         check_context(tokens.shape[1], self.config.context)
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         segments = torch.zeros_like(tokens) if segments is None else segments
-        x = embed(self.tokens, tokens) + self.positions(positions) + embed(self.segments, segments, "segments")
+        x = x + self.positions(positions) + embed(self.segments, segments, "segments")
         x = self.drop(self.norm(x))
         (mask,) = join((full(),), mask, None)
         for block in self.blocks:
             x = run_block(self, block, x, mask=mask)
         return self.head(self.last_norm(ACTIVATIONS[self.config.activation](self.last(x))))
-
-    def num_parameters(self) -> int:
-        """Trained numbers; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    @classmethod
-    def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None, device: str | None = None
-    ) -> BERT:
-        """A model from a folder with config.json and safetensors, of Hugging Face's BertForMaskedLM."""
-        from rearview.models.checkpoint import load
-
-        return load(folder, cls, dtype=dtype, device=device)
-
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors, which transformers reads as BertForMaskedLM."""
-        from rearview.models.checkpoint import save
-
-        save(self, folder)
-
-    def _start(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -15,7 +15,6 @@ A windowed GPT is one argument, with rotary positions and grouped queries if you
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +25,8 @@ from rearview.attention import KeyValueCache
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
 from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_context, check_share, check_sizes, check_tokens, embed
+from rearview.models.check import check_context, check_share, check_sizes, embed
+from rearview.models.model import Model, start_small
 from rearview.models.rotary import turn_to
 from rearview.models.run import join, run_block
 
@@ -99,7 +99,7 @@ class GPTConfig:
         )
 
 
-class GPT(nn.Module):
+class GPT(Model):
     """Tokens [batch, time] -> logits of the next token [batch, time, vocab_size]."""
 
     config: GPTConfig
@@ -136,12 +136,11 @@ class GPT(nn.Module):
             cache: of `new_cache`; `tokens` then continue what it holds.
             last_only: logits of the last position only, [batch, 1, vocab_size].
         """
-        check_tokens(tokens)
+        x = embed(self.tokens, tokens)
         held = len(cache[0]) if cache else 0
         check_context(held + tokens.shape[1], self.config.context, held=held)
         if positions is None:
             positions = self._next_positions(tokens, cache)
-        x = embed(self.tokens, tokens)
         turn = None
         if self.positions is not None:
             x = x + self.positions(positions)
@@ -160,25 +159,6 @@ class GPT(nn.Module):
         length = self.config.context if max_len is None else max_len
         return [block.attention.new_cache(batch, length) for block in self.blocks]
 
-    def num_parameters(self) -> int:
-        """Trained numbers; tied ones count once, positions are counted."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    @classmethod
-    def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None, device: str | None = None
-    ) -> GPT:
-        """A model from a folder with config.json and safetensors: Hugging Face's GPT-2, or one saved here."""
-        from rearview.models.checkpoint import load
-
-        return load(folder, cls, dtype=dtype, device=device)
-
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors; what is a GPT-2 in shape, transformers reads as GPT-2."""
-        from rearview.models.checkpoint import save
-
-        save(self, folder)
-
     def _next_positions(self, tokens: Tensor, cache: list[KeyValueCache] | None) -> Tensor:
         count = torch.arange(tokens.shape[1], device=tokens.device)
         if not cache:
@@ -187,11 +167,8 @@ class GPT(nn.Module):
         return count + len(cache[0]) if starts is None else count + starts.unsqueeze(1)
 
     def _start(self, module: nn.Module) -> None:
-        # GPT-2's start: small normals; the projections into the sum smaller still, so that depth does not blow it up.
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+        # The projections into the sum are smaller still, so that depth does not blow it up.
+        start_small(module)
         if isinstance(module, Block):
             for out in (module.attention.out, module.forward_part.out):
                 nn.init.normal_(out.weight, std=0.02 / math.sqrt(2 * self.config.layers))

@@ -9,7 +9,6 @@ torch.Size([1, 2, 65])
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from rearview.attention import KeyValueCache
 from rearview.masks import Mask, causal, full
 from rearview.models.block import Block, Blocks, BlockShape
 from rearview.models.check import check_share, check_sizes, embed
+from rearview.models.model import Model
 from rearview.models.relative import RelativeBias
 from rearview.models.run import join, run_block
 
@@ -137,7 +137,7 @@ class Stack(nn.Module):
         return self.dropout(self.norm(x))
 
 
-class T5(nn.Module):
+class T5(Model):
     """Tokens [batch, time] and decoder tokens [batch, time] -> logits of the decoder's next token."""
 
     config: T5Config
@@ -199,25 +199,6 @@ class T5(nn.Module):
     @gradient_checkpointing.setter
     def gradient_checkpointing(self, on: bool) -> None:
         self.encoder.gradient_checkpointing = self.decoder.gradient_checkpointing = on
-
-    def num_parameters(self) -> int:
-        """Trained numbers; tied ones count once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    @classmethod
-    def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None, device: str | None = None
-    ) -> T5:
-        """A model from a folder with config.json and safetensors, of Hugging Face's T5ForConditionalGeneration."""
-        from rearview.models.checkpoint import load
-
-        return load(folder, cls, dtype=dtype, device=device)
-
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors, which transformers reads as T5ForConditionalGeneration."""
-        from rearview.models.checkpoint import save
-
-        save(self, folder)
 
     @torch.no_grad()
     def _start(self) -> None:

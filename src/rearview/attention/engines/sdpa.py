@@ -61,16 +61,17 @@ def refusals(request: Request) -> list[str]:
 
 def run(request: Request) -> tuple[Tensor, None]:
     query, key, value, attn_mask, empty = request.query, request.key, request.value, None, None
-    is_causal = not needs_dense_mask(request) and _is_causal_from_zero(request)
+    dense = needs_dense_mask(request)
+    is_causal = not dense and _is_causal_from_zero(request)
     if is_causal:
         # Keys after the last query are heard by nobody; is_causal must not see them.
         key, value = key[:, :, : request.frame.q_len], value[:, :, : request.frame.q_len]
-    elif needs_dense_mask(request):
+    elif dense:
         key, value = request.shielded()
         attn_mask, empty = _dense_mask(request)
     elif not request.hears_everything:
         return _one_query(request), None
-    kernels = _kernels(request, dense=attn_mask is not None)
+    kernels = _kernels(request, dense=dense)
     if _is_slow_in_half(request):
         query, key, value = query.float(), key.float(), value.float()
         attn_mask = attn_mask.float() if attn_mask is not None and attn_mask.is_floating_point() else attn_mask

@@ -16,9 +16,10 @@ from rearview.models.bert import BERT
 from rearview.models.checkpoint import bert, gpt, t5
 from rearview.models.checkpoint.tensors import Tensors
 from rearview.models.gpt import GPT
+from rearview.models.model import Model
 from rearview.models.t5 import T5
 
-M = TypeVar("M", GPT, BERT, T5)
+M = TypeVar("M", bound=Model)
 
 # One module for each architecture: Model, types, from_json, to_json, names.
 ARCHITECTURES = (gpt, bert, t5)

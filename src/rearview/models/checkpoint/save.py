@@ -11,14 +11,12 @@ from torch import Tensor
 
 from rearview.errors import BadArgument, MissingExtra
 from rearview.masks.write import write_whole
-from rearview.models.bert import BERT
 from rearview.models.checkpoint.load import ARCHITECTURES
 from rearview.models.checkpoint.tensors import INDEX, WHOLE
-from rearview.models.gpt import GPT
-from rearview.models.t5 import T5
+from rearview.models.model import Model
 
 
-def save(model: GPT | BERT | T5, folder: str | os.PathLike[str], *, max_shard_bytes: int = 5 * 10**9) -> None:
+def save(model: Model, folder: str | os.PathLike[str], *, max_shard_bytes: int = 5 * 10**9) -> None:
     """What `load` and transformers read. Above `max_shard_bytes` the tensors are spread over several files."""
     try:
         from safetensors.torch import save as to_bytes
@@ -56,7 +54,7 @@ def _architecture_of(model: object) -> ModuleType:
     raise BadArgument("model", expected="a GPT, BERT or T5 of rearview.models", came=type(model).__name__)
 
 
-def _theirs(model: GPT | BERT | T5, architecture: ModuleType) -> dict[str, Tensor]:
+def _theirs(model: Model, architecture: ModuleType) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, theirs in architecture.names(model.config).items():
         found |= theirs.write(model.get_parameter(name).detach().cpu())
