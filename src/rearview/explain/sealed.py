@@ -19,12 +19,18 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+# Where what all pages share is kept.
+HOUSE = "rearview.explain"
+
 
 def seal(
     package: str, *, scripts: Sequence[str], title: str, data: dict[str, Any], slots: Mapping[str, str] | None = None
 ) -> str:
-    """`page/page.html` of a package with page.css, the scripts and the data in it; `slots`: HTML for other places."""
-    style = _read(package, "page.css")
+    """`page/page.html` of a package with page.css, the scripts and the data in it; `slots`: HTML for other places.
+
+    The head, and the paper and ink of the style, are the same for all pages.
+    """
+    style = _read(HOUSE, "base.css") + _read(package, "page.css")
     script = "\n".join(_read(package, name) for name in scripts)
     parts = {
         **(slots or {}),
@@ -36,7 +42,9 @@ def seal(
         "script": script,
     }
     # In one pass: a text that looks like a slot stays a text.
-    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], _read(package, "page.html"))
+    return re.sub(
+        r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], _read(HOUSE, "head.html") + _read(package, "page.html")
+    )
 
 
 def framed(page: str, *, title: str, height: int) -> str:
