@@ -11,24 +11,43 @@ from typing import Annotated
 import typer
 
 from rearview.cli.compare_run import command_of, finish, prepare, present
+from rearview.cli.learning import (
+    LEARNING,
+    MODEL,
+    OUTPUT,
+    Accumulate,
+    Batch,
+    Clip,
+    ContextLength,
+    Dropout,
+    Encoding,
+    EvalEvery,
+    Heads,
+    Layers,
+    LearningRate,
+    SaveEvery,
+    Seed,
+    Separator,
+    TextSource,
+    Threads,
+    TokenKind,
+    Validation,
+    VocabSize,
+    WeightDecay,
+    Width,
+    was_given,
+)
 from rearview.errors import BadArgument
 from rearview.training.comparison.folder import FOUND, check_free, load, read_asked
 
-TEXT, MODEL, LEARNING, EXAM, OUTPUT = "Text", "Model", "Learning", "Exam", "Output"
+EXAM = "Exam"
 # What says where, not what.
 PLACES = {"out", "resume", "report"}
 
 
 def compare(
     context: typer.Context,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|FOLDER|-",
-            help="What to learn from; - is the standard input. By default Python's own reference text.",
-            rich_help_panel=TEXT,
-        ),
-    ] = None,
+    text: TextSource = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The folder for both runs and the report.", rich_help_panel=OUTPUT)
     ] = Path("comparison"),
@@ -41,36 +60,30 @@ def compare(
             metavar="FOLDER", help="Only print and write again what was found before.", rich_help_panel=OUTPUT
         ),
     ] = None,
-    separator: Annotated[
-        str | None, typer.Option(help="Cuts a text into documents, such as '<|endoftext|>'.", rich_help_panel=TEXT)
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the text.", rich_help_panel=TEXT)] = "utf-8",
-    validation: Annotated[float, typer.Option(help="Share of the text that is held out.", rich_help_panel=TEXT)] = 0.1,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="bytes|chars|bpe", help="What a token is.", rich_help_panel=TEXT)
-    ] = "chars",
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Tokens of bpe. By default 2048.", rich_help_panel=TEXT)
-    ] = None,
-    context_length: Annotated[int, typer.Option("--context", help="Tokens in a row.", rich_help_panel=MODEL)] = 64,
-    layers: Annotated[int, typer.Option(help="Blocks.", rich_help_panel=MODEL)] = 2,
-    heads: Annotated[int, typer.Option(help="Heads of a block.", rich_help_panel=MODEL)] = 4,
-    width: Annotated[int, typer.Option(help="Features.", rich_help_panel=MODEL)] = 96,
+    separator: Separator = None,
+    encoding: Encoding = "utf-8",
+    validation: Validation = 0.1,
+    tokenizer: TokenKind = "chars",
+    vocab_size: VocabSize = None,
+    context_length: ContextLength = 64,
+    layers: Layers = 2,
+    heads: Heads = 4,
+    width: Width = 96,
     positions: Annotated[
         str, typer.Option(metavar="learned|rotary", help="Of both models.", rich_help_panel=MODEL)
     ] = "learned",
-    dropout: Annotated[float, typer.Option(help="Share that is dropped.", rich_help_panel=MODEL)] = 0.0,
+    dropout: Dropout = 0.0,
     steps: Annotated[int, typer.Option(help="Of each model.", rich_help_panel=LEARNING)] = 1500,
-    batch: Annotated[int, typer.Option(help="Rows in a batch.", rich_help_panel=LEARNING)] = 16,
-    accumulate: Annotated[int, typer.Option(help="Batches in a step.", rich_help_panel=LEARNING)] = 1,
-    lr: Annotated[float, typer.Option(help="The highest learning rate.", rich_help_panel=LEARNING)] = 3e-3,
+    batch: Batch = 16,
+    accumulate: Accumulate = 1,
+    lr: LearningRate = 3e-3,
     warmup: Annotated[
         int | None,
         typer.Option(help="Steps until it is reached. By default a tenth, at most 50.", rich_help_panel=LEARNING),
     ] = None,
-    weight_decay: Annotated[float, typer.Option(help="Of AdamW, on matrices.", rich_help_panel=LEARNING)] = 0.1,
-    clip: Annotated[float, typer.Option(help="Largest norm of the gradients; 0: any.", rich_help_panel=LEARNING)] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.", rich_help_panel=LEARNING)] = 0,
+    weight_decay: WeightDecay = 0.1,
+    clip: Clip = 1.0,
+    seed: Seed = 0,
     precision: Annotated[
         str,
         typer.Option(
@@ -79,15 +92,13 @@ def compare(
             rich_help_panel=LEARNING,
         ),
     ] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="Threads. By default torch's choice.", rich_help_panel=LEARNING)
-    ] = None,
+    threads: Threads = None,
     exam_windows: Annotated[int, typer.Option(help="Rows of held-out text in the exam.", rich_help_panel=EXAM)] = 64,
     prompts: Annotated[int, typer.Option(help="Held-out beginnings to go on from.", rich_help_panel=EXAM)] = 3,
     new_tokens: Annotated[int, typer.Option(help="Tokens that are written for each.", rich_help_panel=EXAM)] = 200,
     temperature: Annotated[float, typer.Option(help="Of what is written; 0: greedy.", rich_help_panel=EXAM)] = 0.8,
-    eval_every: Annotated[int, typer.Option(help="Steps between validations.", rich_help_panel=OUTPUT)] = 100,
-    save_every: Annotated[int, typer.Option(help="Steps between checkpoints.", rich_help_panel=OUTPUT)] = 250,
+    eval_every: EvalEvery = 100,
+    save_every: SaveEvery = 250,
 ) -> None:
     """Train the same GPT with the mask and without it, then examine both where the future does not exist.
 
@@ -100,7 +111,7 @@ def compare(
     rearview compare --resume book
     rearview compare --report book
     """
-    given = {name for name in context.params if _was_given(context, name)}
+    given = {name for name in context.params if was_given(context, name)}
     if report is not None:
         if others := sorted(given - {"report"}):
             raise BadArgument("--report", expected="no other option: nothing is trained", came=_option(others[0]))
@@ -128,8 +139,3 @@ def compare(
 
 def _option(name: str) -> str:
     return "--" + name.removesuffix("_length").replace("_", "-")
-
-
-def _was_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
