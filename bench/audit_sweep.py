@@ -110,9 +110,10 @@ def names() -> list[str]:
     return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def tiny(name: str) -> torch.nn.Module:
+def tiny(name: str, auto: str = "AutoModelForCausalLM") -> torch.nn.Module:
     """A model of that type, small and random."""
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    import transformers
+    from transformers import CONFIG_MAPPING
 
     from rearview.audit.loading.shrink import shrink
 
@@ -120,10 +121,10 @@ def tiny(name: str) -> torch.nn.Module:
     small, _ = shrink(whole.to_dict())
     _windows(small)
     if "is_decoder" in small:
-        small["is_decoder"] = True
+        small["is_decoder"] = auto == "AutoModelForCausalLM"
     small |= COMPLETED.get(name, {})
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(type(whole).from_dict(small)).eval()
+    return getattr(transformers, auto).from_config(type(whole).from_dict(small)).eval()
 
 
 def _windows(config: dict[str, Any]) -> None:

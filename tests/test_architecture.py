@@ -22,6 +22,7 @@ ORDER = [
     {"errors"},
     {"masks"},
     {"attention"},
+    {"integrations.transformers"},  # a part of its own: what observes a model reads its masks
     {"explain"},
     {"text"},
     {"models"},
@@ -40,6 +41,8 @@ files = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relativ
 
 def part_of(module: str) -> str:
     """`rearview.masks.spans` -> masks."""
+    if module.startswith("rearview.integrations.transformers"):
+        return "integrations.transformers"
     return module.split(".")[:2][-1]
 
 

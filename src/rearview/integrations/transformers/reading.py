@@ -1,0 +1,74 @@
+"""`masks_of(model, ...)`: the mask that each attention of a model applies to these inputs, as a mask to look at.
+
+>>> import torch
+>>> from transformers import Gemma3TextConfig, Gemma3TextModel
+>>> config = Gemma3TextConfig(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=2, head_dim=8,
+...                           num_attention_heads=2, num_key_value_heads=1, sliding_window=3,
+...                           layer_types=["sliding_attention", "full_attention"])
+>>> found = masks_of(Gemma3TextModel(config), input_ids=torch.tensor([[1, 2, 3, 4, 5]]))
+>>> for name, mask in found.items():
+...     print(name, mask)
+layers.0.self_attn causal() & window(3)
+layers.1.self_attn causal()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rearview.errors import Unsupported
+from rearview.integrations.transformers.attention import rearview_attention
+from rearview.integrations.transformers.call import Call
+from rearview.integrations.transformers.registering import NAME, register
+from rearview.masks import Mask
+
+
+def masks_of(model: nn.Module, **inputs: Any) -> dict[str, Mask]:
+    """Run `model(**inputs)` once without gradients, and return the mask of each attention by the name of its module.
+
+    A module that attends several times is there with its last mask. The model keeps the attention that it had.
+
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2))
+    >>> masks_of(model, input_ids=torch.tensor([[1, 2, 3]]), attention_mask=torch.tensor([[0, 1, 1]]))
+    {'h.0.attn': causal() & padding([[False, True, True]])}
+    """
+    register()
+    from transformers import AttentionInterface
+
+    names = {module: name for name, module in model.named_modules()}
+    found: dict[str, Mask] = {}
+
+    def listening(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        # Another model may run on the same name meanwhile.
+        if module in names:
+            found[names[module]] = Call.of(module, *tensors, **options).mask
+        return rearview_attention(module, *tensors, **options)
+
+    # From the whole to its parts: what is set for a whole goes down to its parts.
+    configs: list[Any] = [part.config for part in model.modules() if _chooses_attention(part)]
+    before = [(config, config._attn_implementation) for config in configs]
+    try:
+        if before:
+            model.set_attn_implementation(NAME)  # type: ignore[operator]
+        AttentionInterface.register(NAME, listening)
+        with torch.no_grad():
+            model(**inputs)
+    finally:
+        register()
+        for config, implementation in before:
+            config._attn_implementation = implementation
+    if not found:
+        raise Unsupported(
+            f"masks_of({type(model).__name__})",
+            ["none of its attention goes through the attention interface of transformers"],
+            advice="Old models and models without attention are such; docs/transformers.md names them.",
+        )
+    return found
+
+
+def _chooses_attention(part: nn.Module) -> bool:
+    return hasattr(part, "set_attn_implementation") and hasattr(part.config, "_attn_implementation")

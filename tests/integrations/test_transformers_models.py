@@ -1,0 +1,281 @@
+"""Models of transformers on Rearview's attention give what they give on their own, whatever masks their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+
+from rearview import attention, causal
+from rearview.integrations.transformers import call, register
+from rearview.integrations.transformers.travelling import TravellingMask
+from rearview.masks import Frame
+from tests.integrations.transformers_models import (
+    DECODERS,
+    GROUPED,
+    NARROW,
+    OTHERS,
+    TIME,
+    TOKENS,
+    TYPES,
+    decoder,
+    inputs_of_other,
+    other,
+    real,
+    tokens,
+)
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    register()
+
+
+@pytest.fixture(params=["auto", "blocks"])
+def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The masks that attention was called with. At this size "auto" takes a dense mask; "blocks" reads the ranges."""
+    seen: list[Any] = []
+
+    def watched(*tensors: Tensor, **options: Any) -> Any:
+        seen.append(options["mask"])
+        return attention.attend(*tensors, **(options | {"engine": request.param}))
+
+    monkeypatch.setattr(call, "attend", watched)
+    return seen
+
+
+def run(model: Any, implementation: str, **given: Any) -> Tensor:
+    model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == implementation
+    out = model(**given)
+    return out.logits if "logits" in out else out.last_hidden_state
+
+
+def assert_close(came: Tensor, expected: Tensor) -> None:
+    # Numbers that differ from position to position, so that a wrong mask shows.
+    assert expected.std(0).max() > 1e-2
+    assert (came - expected).abs().max() <= TOLERANCE * expected.abs().max()
+
+
+def packed() -> dict[str, Tensor]:
+    return {"position_ids": torch.cat([torch.arange(9), torch.arange(TIME - 9)]).expand(2, -1)}
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "alone": dict,
+    "padded right": lambda: {"attention_mask": real("right")},
+    "padded left": lambda: {"attention_mask": real("left")},
+    "packed": lambda: packed() | {"use_cache": False},
+}
+
+
+# Their forward does not tell the mask of position_ids: what is packed by these alone is heard, on any attention.
+NOT_PACKED = ("GptOss", "OPT")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_decoders(name: str, calls: list[Any]):
+    model = decoder(name)
+    for case, given in CASES.items():
+        calls.clear()
+        kept = given().get("attention_mask", torch.ones(2, TIME)).bool()
+        expected = run(model, "eager", input_ids=tokens(), **given())[kept]
+        assert not calls
+        assert_close(run(model, "rearview", input_ids=tokens(), **given())[kept], expected)
+        assert len(calls) == 2, case
+        assert all(mask.has_ranges for mask in calls), case
+        if case == "packed":
+            assert all(("documents" in repr(mask)) == (name not in NOT_PACKED) for mask in calls)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@torch.no_grad()
+def test_encoders_and_both(name: str, calls: list[Any]):
+    model, given = other(name), inputs_of_other(name)
+    kept = real("right").bool() if name in ("Bert", "Roberta", "DistilBert", "ModernBert") else ...
+    expected = run(model, "eager", **given)[kept]
+    assert_close(run(model, "rearview", **given)[kept], expected)
+    assert len(calls) >= 2
+
+
+GENERATORS = ["Llama", "Mistral", "Gemma2", "Gemma3Text", "Llama4Text", "GptOss", "Cohere2"]
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generation_with_a_cache(name: str, cache: str | None):
+    """Far enough that windows and chunks have lost their first keys, from prompts of unequal length."""
+    model = decoder(name)
+
+    def generated(implementation: str) -> Tensor:
+        model.set_attn_implementation(implementation)
+        given = {"input_ids": tokens(length=8), "attention_mask": real("left", 8)}
+        return model.generate(
+            **given, max_new_tokens=12, min_new_tokens=12, do_sample=False, cache_implementation=cache
+        )
+
+    own = model.config._attn_implementation
+    assert generated("rearview").tolist() == generated(own).tolist()
+
+
+@pytest.mark.parametrize("name", ["T5", "Bart"])
+def test_generation_of_encoder_decoders(name: str):
+    model = other(name)
+
+    def generated(implementation: str) -> list[list[int]]:
+        model.set_attn_implementation(implementation)
+        given = {"input_ids": tokens(), "attention_mask": real("right")}
+        return model.generate(**given, max_new_tokens=8, min_new_tokens=8, num_beams=3).tolist()
+
+    assert generated("rearview") == generated("sdpa")
+
+
+@pytest.mark.parametrize("name", ["GPT2", "Mistral", "Gemma2", "GptOss"])
+def test_gradients(name: str, calls: list[Any]):
+    model, labels = decoder(name), tokens()
+    # Padded queries hear nothing here and something arbitrary in eager: no loss there, nor from the last of them.
+    labels[1, :8] = -100
+
+    def gradients(implementation: str) -> dict[str, Tensor]:
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        model(tokens(), attention_mask=real("left"), labels=labels).loss.backward()
+        return {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
+
+    expected, came = gradients("eager"), gradients("rearview")
+    assert came.keys() == expected.keys()
+    largest = max(float(each.abs().max()) for each in expected.values())
+    for key, gradient in came.items():
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-4, atol=1e-5 * largest)
+
+
+def test_the_position_bias_of_t5_has_its_gradient(calls: list[Any]):
+    model = other("T5").double()
+
+    def gradient(implementation: str) -> Tensor:
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        model(**inputs_of_other("T5"), labels=tokens(length=9)).loss.backward()
+        return model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight.grad
+
+    expected = gradient("eager")
+    assert expected.abs().max() > 1e-6
+    torch.testing.assert_close(gradient("rearview"), expected, rtol=1e-6, atol=1e-9)
+
+
+@torch.no_grad()
+def test_images_are_heard_both_ways_by_themselves(calls: list[Any]):
+    """Gemma 3: causal, but the tokens of an image hear each other; in every other layer within a window."""
+    text: Any = GROUPED | TOKENS | {"head_dim": 8, "sliding_window": 6, "layer_types": TYPES}
+    vision: Any = NARROW | {"image_size": 16, "patch_size": 8}
+    torch.manual_seed(0)
+    model = hf.Gemma3ForConditionalGeneration(
+        hf.Gemma3Config(
+            text_config=hf.Gemma3TextConfig(**text),
+            vision_config=hf.SiglipVisionConfig(**vision),
+            mm_tokens_per_image=4,
+            image_token_index=60,
+        )
+    ).eval()
+    ids = tokens(1).clamp(max=59)
+    ids[0, 5:9] = 60
+    given = {"input_ids": ids, "token_type_ids": (ids == 60).long(), "pixel_values": torch.randn(1, 3, 16, 16)}
+    expected = run(model, "eager", **given)[0]
+    came = run(model, "rearview", **given)[0]
+    assert (came - expected).abs().max() <= TOLERANCE * expected.abs().max()
+    seen = calls[-1].to_bool(TIME)[0, 0]
+    assert all(mask.has_ranges for mask in calls)
+    assert seen[5, 8]
+    assert not seen[4, 5]
+
+
+@torch.no_grad()
+def test_a_4d_mask_of_the_user(calls: list[Any]):
+    model = decoder("Llama")
+    heard = (torch.rand(2, 1, TIME, TIME, generator=torch.Generator().manual_seed(3)) > 0.5) | torch.eye(TIME).bool()
+    added = torch.where(heard, 0.0, torch.finfo(torch.float32).min)
+    expected = run(model, "eager", input_ids=tokens(), attention_mask=added)
+    assert_close(run(model, "rearview", input_ids=tokens(), attention_mask=added), expected)
+    assert_close(run(model, "rearview", input_ids=tokens(), attention_mask=heard), expected)
+    # Numbers that are neither 0 nor "blocked" are a bias.
+    leaning = added + torch.linspace(0, 3, TIME)
+    expected = run(model, "eager", input_ids=tokens(), attention_mask=leaning)
+    assert_close(run(model, "rearview", input_ids=tokens(), attention_mask=leaning), expected)
+
+
+@torch.no_grad()
+def test_weights_when_they_are_asked_for():
+    for name in ("Mistral", "GptOss", "Gemma2"):
+        model = decoder(name)
+        model.set_attn_implementation("eager")
+        expected = model(tokens(), output_attentions=True).attentions
+        model.set_attn_implementation("rearview")
+        came = model(tokens(), output_attentions=True).attentions
+        assert len(came) == 2
+        for one, two in zip(came, expected, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+        assert model(tokens()).attentions is None
+
+
+def test_dropout_is_for_training_only():
+    model = decoder("Llama")
+    model.set_attn_implementation("rearview")
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    with torch.no_grad():
+        settled = model(tokens()).logits
+        assert torch.equal(model(tokens()).logits, settled)
+        model.train()
+        assert (model(tokens()).logits - settled).abs().max() > 1e-2
+        assert (model(tokens()).logits - model(tokens()).logits).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing(reentrant: bool):
+    model = decoder("Mistral")
+    model.set_attn_implementation("rearview")
+    model.train()
+    model(tokens(), attention_mask=real("left"), labels=tokens()).loss.backward()
+    expected = model.model.embed_tokens.weight.grad.clone()
+    model.zero_grad()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    model(tokens(), attention_mask=real("left"), labels=tokens()).loss.backward()
+    assert torch.equal(model.model.embed_tokens.weight.grad, expected)
+
+
+@torch.no_grad()
+def test_a_compiled_model():
+    model = decoder("Mistral")
+    kept = real("left").bool()
+    expected = run(model, "eager", input_ids=tokens(), attention_mask=real("left"))[kept]
+    model.set_attn_implementation("rearview")
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert_close(compiled(tokens(), attention_mask=real("left")).logits[kept], expected)
+
+
+def test_a_model_that_computes_with_its_mask():
+    """Attention that does not know the interface adds the mask to its scores: the numbers of eager are there."""
+    scores = torch.zeros(1, 1, 2, 3)
+    mask = TravellingMask.of(causal(), Frame.of(2, 3), batch=1)
+    assert torch.softmax(scores + mask, -1)[0, 0, 0].tolist() == [0.5, 0.5, 0.0]
+
+
+@torch.no_grad()
+def test_keys_that_a_model_chooses(calls: list[Any]):
+    """DeepSeek V3.2 picks a few keys for each query, and tells other attention than its own beside the mask."""
+    torch.manual_seed(0)
+    sizes: Any = DECODERS["DeepseekV3"] | TOKENS | {"index_topk": 5, "index_n_heads": 2, "index_head_dim": 8}
+    model = hf.DeepseekV32ForCausalLM(hf.DeepseekV32Config(**sizes)).eval()
+    for given in ({}, {"attention_mask": real("left")}):
+        kept = given.get("attention_mask", torch.ones(2, TIME)).bool()
+        expected = run(model, "eager", input_ids=tokens(), **given)[kept]
+        came = run(model, "rearview", input_ids=tokens(), **given)[kept]
+        assert (came - expected).abs().max() <= TOLERANCE * expected.abs().max()
+    assert calls[0].to_bool(TIME)[0, 0, -1].sum() == 5

@@ -1,0 +1,68 @@
+"""`masks_of`: which mask each attention of a model applies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+from transformers import AttentionInterface
+
+from rearview.errors import Unsupported
+from rearview.integrations.transformers import masks_of
+from rearview.integrations.transformers.attention import rearview_attention
+from tests.integrations.transformers_models import decoder, inputs_of_other, other, real, tokens
+
+
+def test_each_layer_has_its_own():
+    model = decoder("Gemma3Text")
+    found = masks_of(model, input_ids=tokens(), attention_mask=real("left"))
+    assert {name: repr(mask) for name, mask in found.items()} == {
+        "model.layers.0.self_attn": "causal() & window(6) & padding(<2 x 24 keys>)",
+        "model.layers.1.self_attn": "causal() & padding(<2 x 24 keys>)",
+    }
+
+
+def test_encoder_decoder_and_cross():
+    found = masks_of(other("Bart"), **inputs_of_other("Bart"))
+    assert [repr(mask) for mask in found.values()] == [
+        "padding(<2 x 24 keys>)",
+        *("causal()", "padding(<2 x 24 keys>)") * 2,
+    ]
+    assert [name.rpartition(".")[2] for name in found] == ["self_attn", *("self_attn", "encoder_attn") * 2]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_keeps_its_attention(fails: bool):
+    model = decoder("Mistral")
+    before = model(tokens()).logits
+    if fails:
+        with pytest.raises(IndexError):
+            masks_of(model, input_ids=tokens() + 1000)
+    else:
+        masks_of(model, input_ids=tokens())
+    assert model.config._attn_implementation == "sdpa"
+    assert torch.equal(model(tokens()).logits, before)
+    assert AttentionInterface()["rearview"] is rearview_attention
+
+
+def test_models_of_parts_keep_the_attention_of_each():
+    model = other("Whisper")
+    model.model.encoder.config._attn_implementation = "eager"
+    before = [part.config._attn_implementation for part in model.modules() if hasattr(part, "config")]
+    masks_of(model, **inputs_of_other("Whisper"))
+    assert [part.config._attn_implementation for part in model.modules() if hasattr(part, "config")] == before
+
+
+@pytest.mark.parametrize("kind", ["mamba", "plain"])
+def test_without_attention_there_is_no_mask(kind: str):
+    class Plain(nn.Module):
+        def forward(self, input_ids: Any) -> Any:
+            return input_ids
+
+    config = hf.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4)
+    model = hf.MambaModel(config) if kind == "mamba" else Plain()
+    with pytest.raises(Unsupported, match="none of its attention goes through the attention interface"):
+        masks_of(model, input_ids=tokens())

@@ -1,0 +1,105 @@
+"""The name that transformers knows, and the trap that it must not fall into."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from rearview.integrations.transformers import NAME, register
+from rearview.integrations.transformers.attention import rearview_attention
+from rearview.integrations.transformers.masks import rearview_mask
+from tests.integrations.transformers_models import decoder, real, tokens
+
+
+def test_the_trap_an_attention_without_its_mask_function_gets_no_mask():
+    """This is what transformers does with a name that is known for attention alone: no mask, and no word of it."""
+    came: list[Any] = []
+
+    def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
+        came.append(attention_mask)
+        return rearview_attention(module, query, key, value, attention_mask, scaling=options["scaling"])
+
+    AttentionInterface.register("half_registered", attention)
+    try:
+        model = decoder("Mistral")
+        with torch.no_grad():
+            expected = model(tokens(), attention_mask=real("left")).logits
+            model.set_attn_implementation("half_registered")
+            lost = model(tokens(), attention_mask=real("left")).logits
+    finally:
+        del AttentionInterface._global_mapping["half_registered"]
+    assert came == [None, None]
+    # The window and the padding are gone; that is a different model.
+    assert (lost - expected)[real("left").bool()].abs().max() > 0.1
+
+
+def test_both_are_registered_and_again_is_harmless():
+    assert register() == register() == NAME == "rearview"
+    assert AttentionInterface()[NAME] is rearview_attention
+    assert AttentionMaskInterface()[NAME] is rearview_mask
+
+
+def test_from_the_start_and_later_are_the_same():
+    later = decoder("Mistral")
+    later.set_attn_implementation(register())
+    made = type(later)._from_config(later.config, attn_implementation="rearview").eval()
+    assert made.config._attn_implementation == "rearview"
+    made.load_state_dict(later.state_dict())
+    assert torch.equal(made(tokens()).logits, later(tokens()).logits)
+
+
+def test_half_precision():
+    model = decoder("Mistral").to(torch.bfloat16)
+    kept = real("left").bool()
+    with torch.no_grad():
+        expected = model(tokens(), attention_mask=real("left")).logits[kept]
+        model.set_attn_implementation(register())
+        came = model(tokens(), attention_mask=real("left")).logits[kept]
+    assert came.dtype == torch.bfloat16
+    assert (came - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
+def test_transformers_that_is_not_there():
+    script = """
+import sys
+sys.modules["transformers"] = None
+from rearview.errors import MissingExtra
+from rearview.integrations.transformers import register
+try:
+    register()
+except MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == (
+        "register() needs the package 'transformers', which is not installed. "
+        "Install it with: pip install 'rearview[transformers]'\n"
+    ), done.stderr
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "GPTJ": {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4},
+    "GPTNeo": {"hidden_size": 32, "num_layers": 1, "num_heads": 4, "attention_types": [[["global"], 1]]},
+    "Bloom": {"hidden_size": 32, "n_layer": 1, "n_head": 4},
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_models_without_the_interface_keep_their_own(name: str, caplog: pytest.LogCaptureFixture):
+    """Old models choose a class by name. transformers warns when asked to switch, and the model stays as it is."""
+    tokens_of = {"vocab_size": 61, "bos_token_id": 1, "eos_token_id": 2}
+    model = hf.AutoModelForCausalLM.from_config(getattr(hf, f"{name}Config")(**OLD[name], **tokens_of))
+    own, logger = model.config._attn_implementation, hf.logging.get_logger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        model.set_attn_implementation(register())
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert model.config._attn_implementation == own
+    assert "does not support setting its attention implementation" in caplog.text

@@ -1,0 +1,100 @@
+"""Watching transformers: which modules are found, and that the interfaces are left as they were."""
+
+import pytest
+import torch
+
+from rearview.errors import Unsupported
+from rearview.integrations.transformers.watch import Happened, attention_modules, watching
+
+transformers = pytest.importorskip("transformers")
+
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS  # noqa: E402
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
+
+SIZES = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+
+
+def gpt2(**options):
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, **ends, **options)).eval()
+
+
+def modules_of(model):
+    return [module for _, module in attention_modules(model)]
+
+
+def test_modules_are_found_by_what_they_ask():
+    assert [name for name, _ in attention_modules(gpt2())] == ["transformer.h.0.attn", "transformer.h.1.attn"]
+    assert attention_modules(torch.nn.MultiheadAttention(8, 2)) == []
+
+    class Later(transformers.models.gpt2.modeling_gpt2.GPT2Attention):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    class Other(transformers.models.gpt2.modeling_gpt2.GPT2Attention):
+        def forward(self, hidden_states, **kwargs):
+            return hidden_states, None
+
+    config = gpt2().config
+    assert len(attention_modules(torch.nn.ModuleList([Later(config), Other(config)]))) == 1
+
+
+def test_watchers_may_leave_in_any_order():
+    one, other, seen = gpt2(), gpt2(), []
+    before = (dict(ALL_ATTENTION_FUNCTIONS._local_mapping), dict(ALL_MASK_ATTENTION_FUNCTIONS._local_mapping))
+
+    def watch(model):
+        def see(module: torch.nn.Module, happened: Happened) -> None:
+            seen.append(model)
+
+        return watching(modules_of(model), see)
+
+    first, second = watch(one), watch(other)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        one(ids)
+        other(ids)
+    second.__exit__(None, None, None)
+    assert seen == [other, other]
+    assert before == (ALL_ATTENTION_FUNCTIONS._local_mapping, ALL_MASK_ATTENTION_FUNCTIONS._local_mapping)
+
+
+def test_an_entry_of_ones_own_comes_back():
+    def own(*args, **kwargs):
+        return transformers.integrations.sdpa_attention.sdpa_attention_forward(*args, **kwargs)
+
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = own
+    try:
+        seen = []
+        model = gpt2()
+        with torch.no_grad(), watching(modules_of(model), lambda module, happened: seen.append(happened)):
+            model(torch.tensor([[1, 2, 3]]))
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is own
+        assert len(seen) == 2
+    finally:
+        del ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+
+def test_where_queries_stand():
+    model, seen = gpt2(), []
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    with torch.no_grad(), watching(modules_of(model)[:1], lambda module, happened: seen.append(happened)):
+        past = model(ids[:, :3], use_cache=True).past_key_values
+        past = model(ids[:, 3:4], past_key_values=past, use_cache=True).past_key_values
+        model(ids[:, 4:], past_key_values=past)
+    assert [(each.at, each.dropped, each.is_cross) for each in seen] == [(0, 0, False), (3, 0, False), (4, 0, False)]
+    assert [each.call.key.shape[2] for each in seen] == [3, 4, 5]
+
+
+def test_what_cannot_be_read_is_refused_before_anything_changes():
+    model = gpt2()
+    model.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(Unsupported, match="gets a part of the mask only"), watching(modules_of(model), print):
+        pass
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    model.config._attn_implementation_internal = None
+    with pytest.raises(Unsupported, match="names no attention implementation"), watching(modules_of(model), print):
+        pass
