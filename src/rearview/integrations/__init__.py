@@ -1,1 +1,1 @@
-"""Rearview inside other tools: pytest."""
+"""Rearview inside other tools: transformers, pytest."""

@@ -22,6 +22,9 @@ class SelfAttention(nn.Module):
     Fewer `kv_heads` than `heads` are grouped queries. `scale` is 1 / sqrt(head_dim) unless given.
     """
 
+    # A watcher puts its own in the place of this one, in a layer that it watches.
+    attend = staticmethod(attend)
+
     def __init__(
         self,
         width: int,
@@ -59,7 +62,7 @@ class SelfAttention(nn.Module):
         if cache is not None:
             key, value = cache.append(key, value)
         dropout = self.dropout if self.training else 0.0
-        heard = attend(query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout)
+        heard = self.attend(query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout)
         return self.out(heard.transpose(1, 2).flatten(2))  # [batch, time, heads x head_dim]
 
     def new_cache(self, batch: int, max_len: int) -> KeyValueCache:
@@ -76,6 +79,8 @@ class SelfAttention(nn.Module):
 
 class CrossAttention(nn.Module):
     """From one sequence to another. The other's K and V are made once, by `remember`, and used for every step."""
+
+    attend = staticmethod(attend)
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], *, mask: Mask | None = None) -> Tensor:
         query = self.query(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
-        heard = attend(
+        heard = self.attend(
             query, *memory, mask=full() if mask is None else mask, q_start=0, scale=self.scale, dropout=dropout
         )
         return self.out(heard.transpose(1, 2).flatten(2))

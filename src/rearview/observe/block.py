@@ -1,0 +1,64 @@
+"""Numbers for a page: many arrays in one compressed block, in four bytes a number or, where room is short, in two.
+
+>>> block = Block(short=True)
+>>> block.add(torch.tensor([[0.5, 0.0]]))
+{'at': 0, 'code': 'l2', 'shape': [1, 2], 'largest': 0.5}
+>>> block.size, isinstance(block.text(), str)
+(4, True)
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Two bytes: the sign, and so many steps of the logarithm over so many powers of two. The relative error is 0.034 %.
+STEPS, POWERS = 32766, 32
+
+
+class Block:
+    """Arrays one behind the other; `add` says where each begins, as the page reads it."""
+
+    def __init__(self, *, short: bool):
+        self.short = short
+        self.size = 0
+        self._parts: list[bytes] = []
+
+    def add(self, values: Tensor, *, exact: bool = False) -> dict[str, Any]:
+        """`exact` numbers take four bytes even in a short block."""
+        entry: dict[str, Any] = {"at": self.size, "code": "f4", "shape": list(values.shape)}
+        if self.short and not exact:
+            largest = float(values.abs().max()) if values.numel() else 0.0
+            entry.update(code="l2", largest=largest)
+            values = shortened(values, largest)
+        else:
+            values = values.float()
+        data = _bytes(values)
+        # Typed arrays of a page begin at a multiple of their width.
+        data += bytes(-len(data) % 4)
+        self._parts.append(data)
+        self.size += len(data)
+        return entry
+
+    def text(self) -> str:
+        """The block, compressed, in letters."""
+        return base64.b64encode(zlib.compress(b"".join(self._parts), 6)).decode()
+
+
+def shortened(values: Tensor, largest: float) -> Tensor:
+    """Numbers as int16: sign x (1 + steps of the logarithm), and 0 for 0 and for what is under 2^-32 of the largest."""
+    # log2(0) is -inf, which is as far below 0 as anything that is too small.
+    steps = values.abs().div_(largest or 1.0).log2_().add_(POWERS).mul_(STEPS / POWERS).round_()
+    return steps.add_(1).clamp_(min=0).mul_(values.sign()).to(torch.int16)
+
+
+def _bytes(values: Tensor) -> bytes:
+    values = values.contiguous()
+    raw = bytes(values.view(torch.uint8).flatten().tolist()) if values.numel() < 64 else values.numpy().tobytes()
+    assert sys.byteorder == "little", "typed arrays of a page are little-endian"
+    return raw

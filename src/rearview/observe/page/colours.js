@@ -1,0 +1,118 @@
+// From a number to a colour: linear, log, without the first key, against uniform attention; and changes, to both sides.
+
+// The colours of the style, asked for once: a canvas needs them at every stroke.
+const inks = new Map();
+function colour(name) {
+  if (!inks.has(name)) inks.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return inks.get(name);
+}
+const channels = (hex) => [1, 3, 5].map((n) => parseInt(hex.slice(n, n + 2), 16));
+const SCALES = {
+  log: "log",
+  linear: "linear",
+  without_first: "without the first key",
+  expected: "against uniform",
+};
+const FLOOR = 1e-4;
+const MOST_TIMES = 32;
+
+// 256 colours from a few, in red, green, blue.
+function table(names) {
+  const stops = names.map((name) => channels(colour(name)));
+  const shades = new Uint32Array(256);
+  for (let n = 0; n < 256; n++) {
+    const place = (n / 255) * (stops.length - 1);
+    const low = Math.min(stops.length - 2, Math.floor(place));
+    const [r, g, b] = [0, 1, 2].map((c) => Math.round(stops[low][c] + (place - low) * (stops[low + 1][c] - stops[low][c])));
+    shades[n] = (255 << 24) | (b << 16) | (g << 8) | r;
+  }
+  return shades;
+}
+
+const RAMP = ["--heat-0", "--heat-1", "--heat-2", "--heat-3", "--heat-4", "--heat-5"];
+const SIDES = ["--less-3", "--less-2", "--less-1", "--even", "--more-1", "--more-2", "--more-3"];
+let shades;
+function mixColours() {
+  inks.clear();
+  const [r, g, b] = channels(colour("--forbidden"));
+  shades = { ramp: table(RAMP), sides: table(SIDES), forbidden: (255 << 24) | (b << 16) | (g << 8) | r };
+}
+
+const twoSided = (scale) => changed || scale === "expected";
+
+// The numbers that a scale shows of a map: shares, what is left without the first key, or times uniform attention.
+function shownNumbers(scale, l = state.layer, h = state.head) {
+  const map = of("map", l, h);
+  if (scale === "expected") {
+    const uniform = of("uniform", l, h);
+    return map.map((x, n) => (uniform[n] ? x / uniform[n] : 0));
+  }
+  if (scale !== "without_first") return map;
+  const [first, columns] = [of("first", l, h), layers[l].columns];
+  return map.map((x, n) => {
+    const gone = first[Math.floor(n / columns)];
+    const left = n % columns ? x : Math.max(0, x - gone);
+    return gone < 1 ? left / (1 - gone) : 0;
+  });
+}
+
+// The end of the scale: of this head, so that a quiet head is seen as well.
+function topOf(scale, values) {
+  if (scale === "log" && !changed) return 1;
+  if (scale === "expected") return MOST_TIMES;
+  return values.reduce((most, x) => Math.max(most, Math.abs(x)), 0) || 1;
+}
+
+// From 0 to 255 for a number.
+function strength(scale, top) {
+  const span = Math.log(1 / FLOOR);
+  const within = (x) => Math.max(0, Math.min(255, Math.round(255 * x)));
+  if (scale === "expected") return (x) => within(x > 0 ? 0.5 + Math.log(x) / Math.log(MOST_TIMES) / 2 : 0);
+  const log = (x) => (x > 0 ? Math.max(0, 1 + Math.log(x / top) / span) : 0);
+  if (changed) return (x) => within(0.5 + (Math.sign(x) * (scale === "log" ? log(Math.abs(x)) : Math.abs(x) / top)) / 2);
+  return scale === "log" ? (x) => within(log(x)) : (x) => within(x / top);
+}
+
+// A map as a small picture, one pixel a cell; what the mask forbids has a colour of its own.
+function pixels(scale, l = state.layer, h = state.head) {
+  const { rows, columns } = layers[l];
+  const values = shownNumbers(scale, l, h);
+  const uniform = of("uniform", l, h);
+  const shade = strength(scale, topOf(scale, values));
+  const colours = twoSided(scale) ? shades.sides : shades.ramp;
+  const picture = new OffscreenCanvas(columns, rows);
+  const image = new ImageData(columns, rows);
+  const words = new Uint32Array(image.data.buffer);
+  for (let n = 0; n < words.length; n++) words[n] = uniform[n] > 0 || values[n] ? colours[shade(values[n])] : shades.forbidden;
+  picture.getContext("2d").putImageData(image, 0, 0);
+  return picture;
+}
+
+function drawRamp() {
+  const canvas = at("ramp");
+  const wide = Math.min(260, at("board-box").clientWidth - 8);
+  const pen = paper(canvas, wide, 34);
+  const scale = state.scale;
+  const colours = twoSided(scale) ? shades.sides : shades.ramp;
+  const bar = new ImageData(256, 1);
+  new Uint32Array(bar.data.buffer).set(colours);
+  const strip = new OffscreenCanvas(256, 1);
+  strip.getContext("2d").putImageData(bar, 0, 0);
+  pen.drawImage(strip, 0, 0, wide, 12);
+  pen.strokeStyle = colour("--line");
+  pen.strokeRect(0.5, 0.5, wide - 1, 11);
+  const top = topOf(scale, shownNumbers(scale));
+  const ends = changed ? [signed(-top), "no change", signed(top)]
+    : scale === "expected" ? ["1/32 or less", "as uniform", "32 times"]
+    : scale === "log" ? ["under 0.01 %", "1 %", "100 %"] : ["0", share(top / 2), share(top)];
+  pen.fillStyle = colour("--quiet");
+  pen.font = `11px ${colour("--sans")}`;
+  ends.forEach((text, n) => {
+    pen.textAlign = ["left", "center", "right"][n];
+    pen.fillText(text, (wide * n) / 2, 28);
+  });
+  const what = changed ? "change of the share" : scale === "expected" ? "times what uniform attention would give" : "share of a query's attention";
+  canvas.ariaLabel = `Colours: ${what}, from ${ends[0]} to ${ends[2]}`;
+  at("legend").replaceChildren(make("li", { textContent: what }),
+    make("li", {}, make("i", { className: "swatch forbidden" }), "may not be heard"));
+}

@@ -1,0 +1,150 @@
+// The page as a whole: which head, which scale, which pair; and what the keys do.
+
+function choose(row, column, pin) {
+  const one = layer();
+  state.cell = { row: Math.max(0, Math.min(one.rows - 1, row)), column: Math.max(0, Math.min(one.columns - 1, column)) };
+  state.pinned = pin;
+  drawBoard();
+  drawReading();
+  shadeText();
+}
+
+function letGo() {
+  Object.assign(state, { cell: null, pinned: false });
+  drawBoard();
+  drawReading();
+  shadeText();
+}
+
+function chooseHead(l, h) {
+  const before = layer();
+  Object.assign(state, { layer: l, head: h });
+  picture = null;
+  const alike = before.keys === layer().keys && before.queries === layer().queries && before.start === layer().start && before.bin === layer().bin;
+  // The same place of another head is what one wants to compare; another shape has no such place.
+  if (!alike || state.view === null) Object.assign(state, { view: wholeView(), cell: null, pinned: false });
+  if (!alike || buttons === null) writeText();
+  drawHead();
+  drawHeads();
+  revealHead();
+  tellHead(l, h);
+  remember();
+}
+
+function drawHead() {
+  const [one, each] = [layer(), head()];
+  at("h-head").textContent = `${one.title}, head ${each.head}`;
+  at("module").textContent = one.name;
+  at("layer").value = state.layer;
+  at("head").replaceChildren(...one.heads.map((each, n) => make("option", { value: n, textContent: each.head })));
+  at("head").value = state.head;
+  at("sentences").replaceChildren(...each.sentences.map((textContent) => make("li", { textContent })));
+  at("resolution").textContent = one.resolution;
+  at("board").ariaLabel = `${one.queries} queries (rows) and ${one.keys} keys (columns). ${each.sentences.join(" ")} Arrow keys move from pair to pair, plus and minus zoom.`;
+  drawBoard();
+  drawRamp();
+  drawReading();
+  drawFigures();
+  drawBack();
+  drawLinks();
+  shadeText();
+}
+
+function chooseScale(scale) {
+  state.scale = scale;
+  picture = null;
+  thumbnails.clear();
+  for (const button of at("scales").children) {
+    button.ariaChecked = String(button.value === scale);
+    button.tabIndex = button.value === scale ? 0 : -1;
+  }
+  drawBoard();
+  drawRamp();
+  drawHeads();
+  remember();
+}
+
+// The address keeps what is looked at, so that it can be shared.
+function remember() {
+  const place = new URLSearchParams({ layer: state.layer, head: head().head, scale: state.scale });
+  // A frame in a notebook has no address of its own.
+  if (location.protocol !== "about:") history.replaceState(null, "", `#${place}`);
+}
+
+function recall() {
+  const place = new URLSearchParams(location.hash.slice(1));
+  const l = Math.max(0, Math.min(layers.length - 1, Number(place.get("layer") ?? data.first[0]) || 0));
+  const wanted = place.has("head") ? layers[l].heads.findIndex((each) => String(each.head) === place.get("head")) : data.first[1];
+  if (data.scales.includes(place.get("scale"))) state.scale = place.get("scale");
+  return [l, wanted >= 0 && wanted < layers[l].heads.length ? wanted : 0];
+}
+
+const typing = (target) => target.matches?.("select, input, textarea");
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+  const turn = (l, h) => layers[l]?.heads.length && chooseHead(l, Math.max(0, Math.min(layers[l].heads.length - 1, h)));
+  const actions = {
+    "[": () => state.head > 0 && turn(state.layer, state.head - 1),
+    "]": () => state.head < layer().heads.length - 1 && turn(state.layer, state.head + 1),
+    PageUp: () => turn(state.layer - 1, state.head),
+    PageDown: () => turn(state.layer + 1, state.head),
+    "+": () => zoom(0.5),
+    "=": () => zoom(0.5),
+    "-": () => zoom(2),
+    0: () => at("whole").click(),
+    s: () => chooseScale(data.scales[(data.scales.indexOf(state.scale) + 1) % data.scales.length]),
+    Escape: letGo,
+  };
+  if (!Object.hasOwn(actions, event.key)) return;
+  event.preventDefault();
+  actions[event.key]();
+});
+
+function begin() {
+  mixColours();
+  at("title").textContent = data.title;
+  at("facts").textContent = data.facts.join("  ·  ");
+  at("notes").hidden = !data.notes.length;
+  at("notes").replaceChildren(...data.notes.map((textContent) => make("li", { textContent })));
+  at("layer").append(...layers.map((one, n) => make("option", { value: n, textContent: one.choice })));
+  at("layer").onchange = () => chooseHead(Number(at("layer").value), Math.min(state.head, layers[Number(at("layer").value)].heads.length - 1));
+  at("head").onchange = () => chooseHead(state.layer, Number(at("head").value));
+  const first = recall();
+  at("scales").append(...data.scales.map((value) => make("button", { type: "button", role: "radio", value, textContent: SCALES[value], ariaChecked: String(value === state.scale), tabIndex: value === state.scale ? 0 : -1, onclick: () => chooseScale(value) })));
+  at("scales").addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const n = (data.scales.indexOf(state.scale) + by + data.scales.length) % data.scales.length;
+    chooseScale(data.scales[n]);
+    at("scales").children[n].focus();
+  });
+  beginHeads();
+  beginBoard();
+  at("text").addEventListener("keydown", walkText);
+  state.view = null;
+  chooseHead(...first);
+  document.body.dataset.ready = "";
+}
+
+let room = 0;
+function redraw() {
+  if (document.body.clientWidth === room) return;
+  room = document.body.clientWidth;
+  drawBoard();
+  drawRamp();
+  drawBack();
+  drawHeads();
+}
+
+begin();
+room = document.body.clientWidth;
+window.addEventListener("resize", redraw);
+// Canvases have no style: in another light they are painted again.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  mixColours();
+  picture = null;
+  thumbnails.clear();
+  drawHead();
+  drawHeads();
+});
