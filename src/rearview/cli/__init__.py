@@ -64,7 +64,7 @@ def build() -> "typer.Typer":
         missing = (error.name or "typer").partition(".")[0]
         raise MissingExtra(missing, extra="terminal", needed_for="The rearview command") from error
     from rearview import __version__
-    from rearview.cli import audit, compare, demo, explain, generate, mask, train
+    from rearview.cli import audit, compare, demo, explain, generate, mask, observe, train
 
     app = typer.Typer(
         add_completion=False,
@@ -73,6 +73,7 @@ def build() -> "typer.Typer":
     )
     app.add_typer(mask.app, name="mask")
     app.command("explain")(explain.explain)
+    app.command("observe")(observe.observe)
     app.command("audit")(audit.audit)
     app.command("demo")(demo.demo)
     app.command("train")(train.train)

@@ -105,7 +105,7 @@ def rendered(draw: Callable[[], Figure], ending: str, *, needed_for: str) -> byt
         # A word with no glyph in any installed font is drawn as boxes in a PNG and stays itself in an SVG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         data = io.BytesIO()
-        metadata = {"Date": None} if ending == ".svg" else {"Software": None}
+        metadata = {{".svg": "Date", ".pdf": "CreationDate"}.get(ending, "Software"): None}
         draw().savefig(data, format=ending[1:], dpi=160, facecolor=PAPER, metadata=metadata)
     return data.getvalue()
 
