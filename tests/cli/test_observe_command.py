@@ -222,6 +222,7 @@ def test_a_model_of_transformers(rearview, tmp_path: Path):
         (["{gpt}", "-p", "a", "--mask", "window(2)", "--generate", "2"], "--mask"),
         (["{gpt}", "-p", "a", "--against", "a.npz"], "--against: expected a folder with a model"),
         (["nowhere"], "expected a folder with a model, or a .npz of an earlier run, got nowhere, which is not there"),
+        (["nowhere", "--prompt", "x"], "a .npz of an earlier run, got nowhere, which is not there"),
         (["nowhere.npz"], "nowhere.npz"),
         (["{saved}", "-p", "a"], "--prompt: expected a folder with a model to run, got a run that was saved"),
         (["{saved}", "--map-size", "9"], "--map-size: expected a folder with a model to run"),

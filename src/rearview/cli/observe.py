@@ -109,6 +109,7 @@ def observe(
         seen: Any = _run(what, _text(text, prompt), against, narrower, length=length, generate=generate,
                          layers=layers, heads=heads, map_size=map_size)  # fmt: skip
     else:
+        _check_saved(what)
         _refuse_running(context)
         seen = _opened(what) if against is None else _opened(what).diff(_opened(against), item=item)
     drawing = terminal.show(seen, *place, scale=scale, item=item)
@@ -176,10 +177,14 @@ def _text(text: str | None, prompt: str | None) -> str:
 def _opened(path: str) -> Any:
     from rearview.observe import Seen
 
-    if not path.lower().endswith(".npz"):
+    _check_saved(path)
+    return Seen.load(path)
+
+
+def _check_saved(path: str) -> None:
+    if not path.lower().endswith(".npz") or not os.path.exists(path):
         came = f"{path}, which is neither" if os.path.exists(path) else f"{path}, which is not there"
         raise BadArgument("DIR|FILE.npz", expected="a folder with a model, or a .npz of an earlier run", came=came)
-    return Seen.load(path)
 
 
 def _refuse_running(context: typer.Context) -> None:
