@@ -9,18 +9,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench native native-test kernel clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## prepare .venv with the pinned versions of constraints.txt
 	@echo "$(VENV) is ready."
 
-demo: $(READY) ## see masked attention at work
+demo: $(READY) kernel ## see masked attention at work
 	@$(BIN)/rearview demo $(ARGS)
 
-test: $(READY) ## run the tests; ARGS="-k name" picks some
+test: $(READY) kernel ## run the tests; ARGS="-k name" picks some
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
 check: $(READY) ## lint, format and types, all three even if one fails
@@ -30,11 +30,21 @@ check: $(READY) ## lint, format and types, all three even if one fails
 	$(BIN)/pyright || failed=1; \
 	exit $$failed
 
-bench: $(READY) ## measure side by side with the alternatives
+bench: $(READY) kernel ## measure side by side with the alternatives
 	@$(BIN)/python -m bench $(ARGS)
 
+native: ## compile the CPU kernel into the source tree, only what changed; KERNEL=reference: the naive one
+	@$(or $(wildcard $(BIN)/python),python3) native/build.py --kernel $(or $(KERNEL),native)
+
+native-test: ## test the CPU kernel by itself: against the definition, with sanitizers, under valgrind
+	@$(or $(wildcard $(BIN)/python),python3) native/tests/run.py $(ARGS)
+
+# What the other targets run on: brought up to date, or, without a compiler, left out with a word.
+kernel: $(READY)
+	@$(BIN)/python native/build.py --optional
+
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis src/rearview/attention/engines/native/lib
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last. Without it .venv is made anew, so what a failed install left is never used; with an old

@@ -22,7 +22,7 @@ from bench.table import LEGEND, Table, table_of, table_of_lowering
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 ROUNDS, QUICK_ROUNDS, QUICK_LENGTH = 15, 3, 512
 # Measurements of whole models, each a module with a `main` of its own: python -m bench generation --quick
-GROUPS = ("generation", "training", "audit_sweep")
+GROUPS = ("generation", "training", "statistics", "audit_sweep", "transformers_sweep", "observe", "native")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return import_module(f"bench.{words[0]}").main(words[1:])
     if words:
         return attention(words)
-    # Everything that a speed is promised of; the sweep asks another question.
+    # Everything that a speed is promised of; the sweeps ask other questions.
     codes = [attention(words)]
-    for group in GROUPS[:2]:
+    for group in GROUPS[:3]:
         print(f"\n{group}\n")
         codes.append(import_module(f"bench.{group}").main([]))
     return max(codes)
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench",
         description="Masked attention side by side with what a user would pick instead, interleaved in one run.",
         epilog=f"Whole models: python -m bench {' | '.join(GROUPS)}, each with options of its own. "
-        "Without any words all is measured, but for the sweep.",
+        "Without any words all is measured, but for the sweeps and observe.",
     )
     add = parser.add_argument
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds at length {QUICK_LENGTH}; keeps no file")

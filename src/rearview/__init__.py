@@ -21,6 +21,7 @@ from rearview.masks import (
 )
 from rearview.masks.compare import diff
 from rearview.masks.exchange.tensors import from_additive, from_bool
+from rearview.observe import observe
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "from_additive",
     "from_bool",
     "full",
+    "observe",
     "padding",
     "per_head",
     "plan",

@@ -245,11 +245,12 @@ def test_invisible_keys_change_nothing_bit_for_bit(engine, family, dtype, size):
         assert torch.equal(came[:, :, row], expected[:, :, row])
 
 
-@pytest.mark.parametrize("engine", ["reference", "blocks"])
+@pytest.mark.parametrize("engine", ["reference", "blocks", "native"])
 @families
 def test_second_order(engine, family):
     mask = FAMILIES[family](1, 2, 5)
     tensors = [draw(1, 2, 5, 3, dtype=torch.float64, seed=seed).requires_grad_() for seed in range(3)]
+    run(engine, *tensors, mask=mask)
     assert torch.autograd.gradgradcheck(lambda q, k, v: attend(q, k, v, mask=mask, engine=engine), tensors)
 
 

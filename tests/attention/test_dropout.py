@@ -6,13 +6,18 @@ from torch import Tensor
 
 from rearview import Mask, Unsupported, attend, causal, dilated, full, padding, per_head, prefix, weights, window
 from rearview.attention.engines.blocks import work
+from tests.native_kernel import NATIVE, needs_native
 
 BATCH, HEADS, TIME, DIM = 2, 2, 9, 4
 
-engines = pytest.mark.parametrize("engine", ["reference", "blocks"])
-masks = pytest.mark.parametrize(
-    "mask",
-    [causal(), (causal() & window(3)) | prefix(1), per_head([causal(), full()]), causal() & dilated(2)],
+engines = pytest.mark.parametrize("engine", ["reference", "blocks", NATIVE])
+RANGES = [causal(), (causal() & window(3)) | prefix(1), per_head([causal(), full()])]
+engines_and_masks = pytest.mark.parametrize(
+    ("engine", "mask"),
+    [
+        *((engine, mask) for engine in ("reference", "blocks") for mask in (*RANGES, causal() & dilated(2))),
+        *(pytest.param("native", mask, marks=needs_native) for mask in RANGES),
+    ],
     ids=str,
 )
 
@@ -66,8 +71,7 @@ def test_without_a_generator_the_global_seed_decides(engine: str):
     assert not torch.allclose(found[0], found[2])
 
 
-@engines
-@masks
+@engines_and_masks
 def test_a_weight_is_dropped_or_scaled_up(engine: str, mask: Mask):
     query, key, _ = inputs()
     used = used_weights(query, key, seed=1, dropout=0.25, mask=mask, engine=engine)
@@ -81,8 +85,7 @@ def test_a_weight_is_dropped_or_scaled_up(engine: str, mask: Mask):
     assert abs(share - 0.25) < 3 * (0.25 * 0.75 / int(visible.sum())) ** 0.5
 
 
-@engines
-@masks
+@engines_and_masks
 def test_the_mean_is_the_output_without_it(engine: str, mask: Mask):
     tensors = inputs()
     generator = torch.Generator().manual_seed(2)
@@ -102,13 +105,14 @@ def test_batch_items_and_heads_draw_apart(engine: str):
     assert len(patterns) == BATCH * HEADS
 
 
+@pytest.mark.parametrize("engine", ["blocks", NATIVE])
 @pytest.mark.parametrize("key_heads", [1, 2])
 @pytest.mark.parametrize(
     "mask",
     [causal(), (causal() & window(3)) | prefix(1), causal() & padding([5, 2]), per_head([causal(), window(2)])],
     ids=str,
 )
-def test_the_gradient_is_that_of_the_same_draw(mask: Mask, key_heads: int):
+def test_the_gradient_is_that_of_the_same_draw(engine: str, mask: Mask, key_heads: int):
     query = draw(2, 2, 5, 3, seed=1).requires_grad_()
     key, value = (draw(2, key_heads, 5, 3, seed=seed).requires_grad_() for seed in (2, 3))
     bias = draw(2, 5, 5, seed=4).requires_grad_()
@@ -116,14 +120,14 @@ def test_the_gradient_is_that_of_the_same_draw(mask: Mask, key_heads: int):
     def run(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         # Drawn anew from the same seed at each evaluation: the function that finite differences see.
         generator = torch.Generator().manual_seed(9)
-        options = {"mask": mask, "bias": bias, "generator": generator, "engine": "blocks", "return_lse": True}
+        options = {"mask": mask, "bias": bias, "generator": generator, "engine": engine, "return_lse": True}
         out, lse = attend(query, key, value, dropout=0.4, **options)
         return out, lse.masked_fill(lse == -torch.inf, 0)
 
     assert torch.autograd.gradcheck(run, (query, key, value, bias), fast_mode=True)
 
 
-@pytest.mark.parametrize("engine", ["reference", "blocks", "sdpa", "auto"])
+@pytest.mark.parametrize("engine", ["reference", "blocks", "sdpa", "auto", NATIVE])
 def test_a_row_that_hears_nothing_stays_zero(engine: str):
     tensors = [tensor.requires_grad_() for tensor in inputs()]
     out = attend(*tensors, mask=causal() & ~prefix(2), dropout=0.5, engine=engine)
@@ -132,8 +136,9 @@ def test_a_row_that_hears_nothing_stays_zero(engine: str):
     assert all(bool(grad.isfinite().all()) for grad in grads)
 
 
-def test_second_derivatives_of_a_draw_are_refused():
+@pytest.mark.parametrize("engine", ["blocks", NATIVE])
+def test_second_derivatives_of_a_draw_are_refused(engine: str):
     query, key, value = (tensor.requires_grad_() for tensor in inputs())
-    out = attend(query, key, value, dropout=0.5, engine="blocks")
-    with pytest.raises(Unsupported, match="second derivatives of engine 'blocks'"):
+    out = attend(query, key, value, dropout=0.5, engine=engine)
+    with pytest.raises(Unsupported, match=f"second derivatives of engine '{engine}'"):
         torch.autograd.grad(out.sum(), query, create_graph=True)

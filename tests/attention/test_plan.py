@@ -7,12 +7,17 @@ import torch
 
 from rearview import Mask, Unsupported, alibi, attend, causal, dilated, documents, full, padding, plan, prefix, window
 from rearview.attention.engines import ENGINES, reference
+from rearview.attention.engines.native import library
+from tests.native_kernel import NATIVE, needs_native
 
 FUSED = "the fused kernel says this mask itself, with no dense tensor"
 SMALL = "at this size one fused call with a dense mask costs less than several exact ones"
 VISIBLE = "it computes the visible ranges only, forward and backward, and compiles nothing"
 
-# What is asked for -> (q_len, k_len), mask, options, (engine, reason); on a CPU.
+OWN = "the C++ kernel computes the visible pairs only, on all cores"
+
+# What is asked for -> (q_len, k_len), mask, options, (engine, reason); on a CPU, without the kernel. With it, it is
+# taken wherever the mask has ranges.
 RULE: dict[str, tuple[tuple[int, int], Mask, dict[str, Any], tuple[str, str]]] = {
     "causal": ((512, 512), causal(), {}, ("sdpa", FUSED)),
     "everything": ((512, 512), full(), {}, ("sdpa", FUSED)),
@@ -38,8 +43,18 @@ RULE: dict[str, tuple[tuple[int, int], Mask, dict[str, Any], tuple[str, str]]] =
 rule = pytest.mark.parametrize(("sizes", "mask", "options", "expected"), RULE.values(), ids=RULE)
 
 
-def inputs(q_len: int, k_len: int, **options: Any) -> tuple[torch.Tensor, ...]:
-    return torch.zeros(2, 2, q_len, 8, **options), *(torch.zeros(2, 2, k_len, 8, **options) for _ in range(2))
+def inputs(q_len: int, k_len: int, dim: int = 32, **options: Any) -> tuple[torch.Tensor, ...]:
+    return torch.zeros(2, 2, q_len, dim, **options), *(torch.zeros(2, 2, k_len, dim, **options) for _ in range(2))
+
+
+@pytest.fixture(params=["with the kernel", "without"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Is the CPU kernel there, for this machine's own instructions?"""
+    there = request.param == "with the kernel"
+    monkeypatch.setattr(library, "IS_FAST", there)
+    monkeypatch.setattr(library, "HAS_TILES", False)
+    monkeypatch.setattr(library, "MISSING", None if there else "its library is not in this installation: it is a test")
+    return there
 
 
 @pytest.fixture
@@ -58,21 +73,33 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @rule
-def test_the_rule_and_that_attend_follows_it(taken, sizes, mask, options, expected):
+def test_the_rule_and_that_attend_follows_it(kernel, taken, sizes, mask, options, expected):
     tensors = inputs(*sizes)
     made = plan(*tensors, mask=mask, **options)
-    assert (made.engine, made.reason) == expected
+    assert (made.engine, made.reason) == (("native", OWN) if kernel and mask.has_ranges else expected)
     assert taken == []
     attend(*tensors, mask=mask, **options)
     assert taken == [made.engine]
 
 
+@needs_native
+def test_where_pytorch_is_faster_than_the_kernel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library, "IS_FAST", True)
+    monkeypatch.setattr(library, "HAS_TILES", True)
+    assert plan(*inputs(1, 512, dim=16)).engine == "sdpa"
+    assert plan(*inputs(512, 512, dtype=torch.bfloat16)).engine == "sdpa"
+    # Not where it would need a dense mask, nor in backward, nor in another dtype.
+    assert plan(*inputs(512, 512, dtype=torch.bfloat16), mask=causal() & window(9)).engine == "native"
+    assert plan(*inputs(512, 512, dtype=torch.bfloat16, requires_grad=True)).engine == "native"
+    assert plan(*inputs(512, 512)).engine == "native"
+
+
 @rule
-def test_it_reads_well(sizes, mask, options, expected):
+def test_it_reads_well(kernel, sizes, mask, options, expected):
     made = plan(*inputs(*sizes), mask=mask, **options)
     first, about_mask, about_engine, heading, *others = str(made).splitlines()
     queries = "1 query" if sizes[0] == 1 else f"{sizes[0]} queries"
-    assert first == f"2 x 2 heads x {queries} over {sizes[1]} keys, dim 8, float32, cpu"
+    assert first == f"2 x 2 heads x {queries} over {sizes[1]} keys, dim 32, float32, cpu"
     share = f"{100 * mask.spans(*sizes).share:.1f} % visible" if mask.has_ranges else "no range form"
     assert about_mask == f"mask {mask!r}: {share}"
     assert about_engine.startswith(f"engine {made.engine}: {made.reason}; about ")
@@ -85,7 +112,7 @@ def test_it_reads_well(sizes, mask, options, expected):
     assert all(len(reason) > 20 for reason in reasons)
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("engine", [NATIVE if name == "native" else name for name in ENGINES])
 def test_a_named_engine_is_taken(taken: list[str], engine: str):
     tensors = inputs(16, 16)
     made = plan(*tensors, engine=engine)
@@ -120,6 +147,15 @@ def test_memory_is_what_grows_with_the_length():
     for bias, numbers in ((alibi(2), 2), (torch.zeros(1024, 1024), 1), (torch.zeros(2, 2, 1024, 1024), 4)):
         assert plan(*short, mask=window_of, bias=bias, engine="sdpa").memory == numbers * 4 * 1024**2
     assert plan(*long, mask=window_of, engine="reference").memory >= 4 * 4 * 4096**2
-    assert plan(*long, mask=window_of).memory == plan(*short, mask=window_of).memory < 2**23
+    exact = [plan(*tensors, mask=window_of, engine="blocks").memory for tensors in (short, long)]
+    assert exact[0] == exact[1] < 2**23
     assert "about 16.0 MiB beyond" in str(plan(*long, mask=window_of, engine="sdpa"))
-    assert "about 0 B beyond" in str(plan(*long, mask=causal()))
+    assert "about 0 B beyond" in str(plan(*long, mask=causal(), engine="sdpa"))
+
+
+@needs_native
+def test_the_memory_of_the_kernel_is_linear_in_the_length():
+    short, long = (plan(*inputs(length, length), engine="native").memory for length in (1024, 4096))
+    assert 4 * short == long
+    # At least the log-sum-exp in float32, and by far no score for each pair.
+    assert 2 * 2 * 4096 * 4 <= long < 4096 * 4096

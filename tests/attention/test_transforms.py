@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.func import grad, jacrev, jvp, vmap
 
 from rearview import (
@@ -14,6 +15,7 @@ from rearview import (
     alibi,
     attend,
     causal,
+    chunks,
     dilated,
     documents,
     full,
@@ -23,6 +25,8 @@ from rearview import (
     weights,
     window,
 )
+from rearview.masks.behind import behind
+from tests.native_kernel import NATIVE, needs_native
 
 BATCH, HEADS, TIME, DIM = 2, 2, 9, 4
 
@@ -32,6 +36,13 @@ PADDED = causal() & padding([TIME, 4])
 EACH_HEAD = per_head([causal(), window(2)])
 EMPTY_ROWS = causal() & ~prefix(2)
 NO_RANGES = causal() & dilated(2)
+UNEVEN = behind(causal() | prefix([1, 4]), [0, 3])
+CHUNKED = chunks(4) & padding(torch.tensor([[True] * 9, [False] * 3 + [True] * 6]))
+
+
+def in_native(mask: Mask):
+    return pytest.param("native", mask, marks=needs_native)
+
 
 # The compiler of torch warns about its own parts; functorch about kernels that it has to run in a loop.
 pytestmark = [
@@ -76,6 +87,7 @@ def compiled(function: Callable[..., Tensor], *, whole: bool) -> Callable[..., T
         *(("reference", mask) for mask in (causal(), SINKS, PADDED, NO_RANGES)),
         *(("sdpa", mask) for mask in (causal(), SINKS, EACH_HEAD, EMPTY_ROWS)),
         *(("auto", mask) for mask in (causal(), SINKS, PACKED)),
+        *(in_native(mask) for mask in (causal(), SINKS, PACKED, PADDED, EACH_HEAD, EMPTY_ROWS, UNEVEN, CHUNKED)),
     ],
     ids=str,
 )
@@ -122,8 +134,18 @@ def test_a_layer_in_one_graph():
 # autocast.
 
 
-@pytest.mark.parametrize("engine", ["reference", "sdpa", "blocks", "auto"])
-@pytest.mark.parametrize("mask", [causal(), SINKS, NO_RANGES], ids=str)
+@pytest.mark.parametrize(
+    ("engine", "mask"),
+    [
+        *(
+            (engine, mask)
+            for engine in ("reference", "sdpa", "blocks", "auto")
+            for mask in (causal(), SINKS, NO_RANGES)
+        ),
+        *(in_native(mask) for mask in (causal(), SINKS)),
+    ],
+    ids=str,
+)
 def test_autocast_is_the_same_as_casting(engine: str, mask: Mask):
     tensors = inputs()
 
@@ -143,7 +165,7 @@ def test_autocast_is_the_same_as_casting(engine: str, mask: Mask):
         torch.testing.assert_close(one.double(), other, rtol=0.03, atol=0.06)
 
 
-@pytest.mark.parametrize("engine", ["reference", "blocks"])
+@pytest.mark.parametrize("engine", ["reference", "blocks", NATIVE])
 def test_autocast_keeps_sums_in_single_precision(engine: str):
     tensors = inputs()
     halves = [tensor.bfloat16() for tensor in tensors]
@@ -165,8 +187,16 @@ def test_autocast_takes_mixed_dtypes_and_leaves_float64_alone():
 
 # torch.func.
 
-functional = pytest.mark.parametrize("engine", ["reference", "blocks"])
-unbatched = pytest.mark.parametrize("mask", [causal(), full(), SINKS, EACH_HEAD, NO_RANGES], ids=str)
+UNBATCHED = (causal(), full(), SINKS, EACH_HEAD)
+# Masks that native cannot take are left out for it.
+functional = pytest.mark.parametrize(
+    ("engine", "mask"),
+    [
+        *((engine, mask) for engine in ("reference", "blocks") for mask in (*UNBATCHED, NO_RANGES)),
+        *(in_native(mask) for mask in UNBATCHED),
+    ],
+    ids=str,
+)
 
 
 def loss(engine: str, mask: Mask) -> Callable[..., Tensor]:
@@ -174,7 +204,6 @@ def loss(engine: str, mask: Mask) -> Callable[..., Tensor]:
 
 
 @functional
-@unbatched
 def test_grad(engine: str, mask: Mask):
     came = grad(loss(engine, mask), argnums=(0, 1, 2))(*inputs())
     expected = with_gradients(lambda q, k, v: attend(q, k, v, mask=mask, engine="reference"), inputs())
@@ -182,7 +211,6 @@ def test_grad(engine: str, mask: Mask):
 
 
 @functional
-@unbatched
 def test_jacobian_and_hessian(engine: str, mask: Mask):
     query, key, value = (tensor[:1, :, :4] for tensor in inputs(dtype=torch.float64))
 
@@ -204,7 +232,6 @@ def test_jacobian_and_hessian(engine: str, mask: Mask):
 
 
 @functional
-@unbatched
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, None, None), (1, None, 2)], ids=str)
 def test_vmap(engine: str, mask: Mask, in_dims: tuple[int | None, ...]):
     many = inputs(3)
@@ -216,7 +243,6 @@ def test_vmap(engine: str, mask: Mask, in_dims: tuple[int | None, ...]):
 
 
 @functional
-@unbatched
 def test_vmap_of_grad(engine: str, mask: Mask):
     many = inputs(3)
     came = vmap(grad(loss(engine, mask), argnums=(0, 1, 2)))(*many)
@@ -230,21 +256,26 @@ def test_vmap_of_grad(engine: str, mask: Mask):
     [(PADDED, None), (causal(), draw(TIME, TIME, seed=5))],
     ids=["a mask for each item", "a bias"],
 )
-def test_vmap_that_blocks_cannot_do_is_refused(mask: Mask, bias: Tensor | None):
+@pytest.mark.parametrize("engine", ["blocks", NATIVE])
+def test_vmap_that_cannot_be_done_is_refused(engine: str, mask: Mask, bias: Tensor | None):
     many = inputs(3)
-    with pytest.raises(Unsupported, match=r"(?s)^vmap over engine 'blocks':.*use engine='reference'"):
-        vmap(lambda q, k, v: attend(q, k, v, mask=mask, bias=bias, engine="blocks"))(*many)
+    with pytest.raises(Unsupported, match=rf"(?s)^vmap over engine '{engine}':.*use engine='reference'"):
+        vmap(lambda q, k, v: attend(q, k, v, mask=mask, bias=bias, engine=engine))(*many)
     # The engine that the message names can.
     came = vmap(lambda q, k, v: attend(q, k, v, mask=mask, bias=bias, engine="reference"))(*many)
     alone = attend(*(x[1] for x in many), mask=mask, bias=bias, engine="reference")
     torch.testing.assert_close(came[1], alone)
 
 
-def test_forward_mode_derivatives():
+@pytest.mark.parametrize("engine", ["blocks", NATIVE])
+def test_forward_mode_derivatives(engine: str):
     query, key, value = inputs(dtype=torch.float64)
     tangent = draw(*query.shape, seed=6, dtype=torch.float64)
-    with pytest.raises(Unsupported, match=r"(?s)^forward-mode derivatives of engine 'blocks':.*Use engine='reference'"):
-        jvp(lambda q: attend(q, key, value, engine="blocks"), (query,), (tangent,))
+    refused = rf"(?s)^forward-mode derivatives of engine '{engine}':.*Use engine='reference'"
+    with pytest.raises(Unsupported, match=refused):
+        jvp(lambda q: attend(q, key, value, engine=engine), (query,), (tangent,))
+    with forward_ad.dual_level(), pytest.raises(Unsupported, match=refused):
+        attend(forward_ad.make_dual(query, tangent), key, value, engine=engine)
     came = jvp(lambda q: attend(q, key, value, engine="reference"), (query,), (tangent,))[1]
     step = 1e-6 * tangent
     difference = attend(query + step, key, value) - attend(query - step, key, value)

@@ -87,8 +87,8 @@ def attend(
         scale: 1 / sqrt(dim) unless given.
         softcap: c in c x tanh(score / c), before the bias.
         dropout: the share of weights that is dropped, the rest scaled up. `generator` makes it repeatable.
-        engine: "auto", "reference", "sdpa", "blocks" or "flex". A named engine does the call exactly or raises
-            `Unsupported`; it never falls back. `plan` tells what "auto" takes.
+        engine: "auto", "reference", "sdpa", "blocks", "native" or "flex". A named engine does the call exactly or
+            raises `Unsupported`; it never falls back. `plan` tells what "auto" takes.
         return_lse: also return the log-sum-exp of the visible scores, [batch, heads, time].
 
     A row that hears nothing is exactly 0 (its log-sum-exp is -inf), with gradients that are 0.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rearview.attention.engines import blocks, flex, reference, sdpa
+from rearview.attention.engines import blocks, flex, native, reference, sdpa
 from rearview.attention.request import Request
 
 
@@ -25,6 +25,7 @@ ENGINES: dict[str, Engine] = {
     reference.name: reference,
     sdpa.name: sdpa,
     blocks.name: blocks,
+    native.name: native,
     flex.name: flex,
 }
 

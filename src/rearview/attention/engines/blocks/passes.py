@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from rearview.attention.engines import reference
+from rearview.attention.engines import second_order
 from rearview.attention.engines.blocks.tile import (
     add_bias_grad,
     dropout_of,
@@ -75,7 +75,9 @@ class BlockAttention(torch.autograd.Function):
         needs_bias = bias is not None and ctx.needs_input_grad[3]
         # Gradients that must have gradients themselves: the definition, which autograd can follow all the way.
         if torch.is_grad_enabled():
-            return *_differentiable_backward(ctx.work, query, key, value, bias, d_out, d_lse), None
+            given, work = (query, key, value, bias, d_out, d_lse), ctx.work
+            options = {"request_of": work.request, "dropout": work.dropout, "engine": "blocks"}
+            return *second_order.gradients(*given, **options), None
         with torch.autocast(query.device.type, enabled=False):
             return *_backward(ctx.work, query, key, value, bias, out, lse, d_out, d_lse, needs_bias), None
 
@@ -167,30 +169,3 @@ def _backward(
         dv_NKE.view(value.shape).to(value.dtype),
         None if d_bias is None or bias is None else d_bias.to(bias.dtype),
     )
-
-
-def _differentiable_backward(
-    work: Work,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    d_out: Tensor,
-    d_lse: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    if work.dropout:
-        raise Unsupported(
-            "second derivatives of engine 'blocks'",
-            ["dropout cannot be drawn again here (torch.func asks for gradients that have gradients, too)"],
-            advice="Use engine='reference'.",
-        )
-    given = [tensor for tensor in (query, key, value, bias) if tensor is not None]
-
-    def define(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        out, lse = reference.run(work.request(query, key, value, bias))
-        return (out,) if d_lse is None else (out, lse)
-
-    # That of torch.func, because it works inside torch.func's own transforms as well as outside.
-    _, pull_back, *_ = torch.func.vjp(define, *given)
-    found = pull_back((d_out,) if d_lse is None else (d_out, d_lse))
-    return *found, *[None] * (4 - len(found))

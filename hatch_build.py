@@ -1,0 +1,46 @@
+"""The build hook of the package: the CPU kernel goes into the wheel where it compiles.
+
+REARVIEW_NATIVE in the environment: 0 leaves it out, `require` fails the build when it does not compile. Otherwise an
+installation without a compiler is one without the engine `native`, and says so.
+"""
+
+import importlib.util
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class NativeKernel(BuildHookInterface):
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        native = _native_build(Path(self.root))
+        failure = native.install()
+        if failure:
+            self.app.display_warning(f"rearview is installed without its CPU kernel (engine 'native'): {failure}")
+        # An editable installation reads the source tree, where the file already is.
+        if version == "standard":
+            file = native.NOT_BUILT if failure else native.LIBRARY
+            build_data["force_include"][str(file)] = str(file.relative_to(Path(self.root) / "src"))
+        if not failure:
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["pure_python"] = False
+            # No part of Python's own interface is used: one wheel for every Python of this platform.
+            build_data["tag"] = f"py3-none-{platform}"
+
+
+def _native_build(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rearview_native_build", root / "native" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

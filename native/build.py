@@ -1,0 +1,241 @@
+"""Compile the CPU kernel into one shared library, with nothing but Python and a C++17 compiler.
+
+    python native/build.py                      # into the package, only what changed
+    python native/build.py --kernel reference   # the naive definition behind the same interface, to test the binding
+
+The build of the package (hatch_build.py), `make native` and the tests all come here. The library has a plain C
+interface: it is built once for a platform and knows neither Python nor torch. Environment: CXX names the compiler,
+CXXFLAGS and LDFLAGS are added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+NATIVE = Path(__file__).resolve().parent
+OBJECTS = NATIVE.parent / "build" / "native"
+PACKAGE = NATIVE.parent / "src" / "rearview" / "attention" / "engines" / "native"
+# In a folder of its own: beside Python files it would be taken for a module.
+LIBRARY = PACKAGE / "lib" / "librearview.so"
+# Why there is no library, for whoever asks for the engine: one sentence, written where the library would be.
+NOT_BUILT = PACKAGE / "lib" / "not_built.txt"
+
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-pthread"),
+    *("-Wall", "-Wextra"),
+    # GCC says these of its own intrinsics and of std::sort; clang does not know all of them.
+    *("-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-unknown-warning-option"),
+)
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c")
+# One file an instruction set, each with its own flags: (file, macro that says it is there, flags).
+INSTRUCTION_SETS = (
+    ("avx2.cpp", "RV_WITH_AVX2", AVX2),
+    ("avx512.cpp", "RV_WITH_AVX512", AVX512),
+    ("avx512_bf16.cpp", "RV_WITH_AVX512_BF16", (*AVX512, "-mavx512bf16")),
+)
+
+
+class BuildFailed(Exception):
+    """In one sentence, with what the compiler said behind it."""
+
+    def __init__(self, why: str, said: str = ""):
+        self.why, self.said = why, said
+        super().__init__(why + (f"\n{said}" if said else ""))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One translation unit with flags of its own."""
+
+    path: Path
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compiler:
+    command: tuple[str, ...]
+
+    @classmethod
+    def find(cls) -> Compiler:
+        named = os.environ.get("CXX")
+        for name in [named] if named else ["c++", "g++", "clang++"]:
+            command = tuple(shlex.split(name))
+            if command and shutil.which(command[0]):
+                return cls(command)
+        raise BuildFailed(
+            f"the compiler that CXX names, {named}, is not there" if named else "no C++ compiler was found"
+        )
+
+    @cached_property
+    def is_x86(self) -> bool:
+        said = subprocess.run([*self.command, "-dumpmachine"], capture_output=True, text=True, check=False).stdout
+        return said.startswith(("x86_64", "amd64"))
+
+    @cached_property
+    def version(self) -> str:
+        said = subprocess.run([*self.command, "--version"], capture_output=True, text=True, check=False).stdout
+        return said.splitlines()[0] if said else ""
+
+    def takes(self, flags: Sequence[str], *, linking: bool = False) -> bool:
+        """Does it compile (or link) an empty program with these flags?"""
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(folder) / "empty.out"
+            mode = ["-shared", "-fPIC"] if linking else ["-c"]
+            call = [*self.command, *flags, *mode, "-x", "c++", "-", "-o", str(target)]
+            return subprocess.run(call, input="", capture_output=True, text=True, check=False).returncode == 0
+
+    def compile(self, sources: Sequence[Source], folder: Path) -> list[Path]:
+        """Objects of the sources; those that nothing changed for are left as they are."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            return list(pool.map(lambda source: self._object(source, folder), sources))
+
+    def link(self, objects: Iterable[Path], target: Path, flags: Sequence[str]) -> None:
+        # Beside the target and renamed: whoever has the old one loaded keeps it whole.
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        extra = shlex.split(os.environ.get("LDFLAGS", ""))
+        try:
+            self._run([*map(str, objects), *flags, "-pthread", *extra, "-o", str(temporary)], f"linking {target.name}")
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _object(self, source: Source, folder: Path) -> Path:
+        target, needs = folder / f"{source.path.stem}.o", folder / f"{source.path.stem}.d"
+        flags = [*FLAGS, *source.flags, f"-I{NATIVE / 'include'}", *shlex.split(os.environ.get("CXXFLAGS", ""))]
+        stamp = folder / f"{source.path.stem}.stamp"
+        made_by = hashlib.sha256(repr((self.command, self.version, flags)).encode()).hexdigest()
+        if _is_fresh(target, needs, stamp, made_by):
+            return target
+        stamp.unlink(missing_ok=True)
+        call = [*flags, "-MMD", "-MF", str(needs), "-c", str(source.path), "-o", str(target)]
+        self._run(call, f"compiling {source.path.name}")
+        stamp.write_text(made_by)
+        return target
+
+    def _run(self, words: list[str], what: str) -> None:
+        done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildFailed(f"{what} with {self.version or self.command[0]} failed", done.stderr.strip())
+        if done.stderr.strip():
+            print(done.stderr.strip(), file=sys.stderr)
+
+
+def _is_fresh(target: Path, needs: Path, stamp: Path, made_by: str) -> bool:
+    if not (target.exists() and needs.exists() and stamp.exists()) or stamp.read_text() != made_by:
+        return False
+    made = target.stat().st_mtime_ns
+    files = needs.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    return all(Path(file).exists() and Path(file).stat().st_mtime_ns <= made for file in files)
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """One build at a time: tests in several processes share the objects."""
+    import fcntl  # not on Windows, where nothing is built
+
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    with (OBJECTS / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def kernel_sources(compiler: Compiler, extra: Sequence[str] = (), *, only: str | None = None) -> list[Source]:
+    """The kernel: what runs anywhere, and the instruction sets (or `only` one) that this compiler can make."""
+    folder, flags = NATIVE / "src", tuple(extra)
+    sets, macros = [], []
+    if compiler.is_x86:
+        for file, macro, own in INSTRUCTION_SETS:
+            if only in (None, file) and (folder / file).exists() and compiler.takes(own):
+                sets.append(Source(folder / file, (*flags, *own)))
+                macros.append(f"-D{macro}=1")
+    others = sorted(path for path in folder.glob("*.cpp") if path.name not in {file for file, _, _ in INSTRUCTION_SETS})
+    # Which sets there are is told to those that choose between them.
+    return [*(Source(path, (*flags, *macros)) for path in others), *sets]
+
+
+def reference_sources(extra: Sequence[str] = ()) -> list[Source]:
+    """The definition in double precision, behind the same interface."""
+    folder = NATIVE / "tests"
+    return [Source(folder / name, tuple(extra)) for name in ("reference.cpp", "reference_library.cpp")]
+
+
+def build(target: Path = LIBRARY, *, kernel: str = "native") -> None:
+    """The library, or BuildFailed."""
+    if sys.platform == "win32":
+        raise BuildFailed("it is not built on Windows")
+    compiler = Compiler.find()
+    sources = kernel_sources(compiler) if kernel == "native" else reference_sources()
+    if not sources:
+        raise BuildFailed(f"there are no sources in {NATIVE / 'src'}")
+    with locked():
+        objects = compiler.compile(sources, OBJECTS / kernel)
+        stamp = OBJECTS / "linked.txt"
+        made = f"{target} {kernel} {target.stat().st_mtime_ns}" if target.exists() else None
+        newest = max(each.stat().st_mtime_ns for each in objects)
+        if made and stamp.exists() and stamp.read_text() == made and target.stat().st_mtime_ns >= newest:
+            return
+        # Its own copy of the C++ runtime, and nobody else's business, where that can be: one build then runs on older
+        # systems too, beside any other.
+        wanted = ("-static-libstdc++", "-static-libgcc", f"-Wl,--version-script={NATIVE / 'exports.map'}")
+        compiler.link(objects, target, ["-shared", *(flag for flag in wanted if compiler.takes([flag], linking=True))])
+        stamp.write_text(f"{target} {kernel} {target.stat().st_mtime_ns}")
+
+
+def install(*, kernel: str = "native") -> str | None:
+    """Build into the package, as REARVIEW_NATIVE says. None, or why there is no library; `require` raises instead."""
+    wanted = os.environ.get("REARVIEW_NATIVE", "1")
+    if wanted not in ("0", "1", "require"):
+        raise BuildFailed(f"REARVIEW_NATIVE: expected 0, 1 or require, got {wanted!r}")
+    try:
+        if wanted == "0":
+            raise BuildFailed("it was left out (REARVIEW_NATIVE=0)")
+        build(kernel=kernel)
+    except BuildFailed as failure:
+        # No older library is left to be taken for the new one.
+        LIBRARY.unlink(missing_ok=True)
+        if wanted == "require":
+            raise
+        NOT_BUILT.parent.mkdir(exist_ok=True)
+        NOT_BUILT.write_text(f"{failure.why}\n")
+        return str(failure)
+    NOT_BUILT.unlink(missing_ok=True)
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kernel", choices=("native", "reference"), default="native", help="what to build (native)")
+    parser.add_argument(
+        "--optional", action="store_true", help="say nothing of a success, and succeed without a library"
+    )
+    args = parser.parse_args()
+    try:
+        failure = install(kernel=args.kernel)
+    except BuildFailed as error:
+        print(f"rearview: the CPU kernel: {error}", file=sys.stderr)
+        return 1
+    if failure:
+        print(f"rearview: there is no CPU kernel (engine 'native'): {failure}", file=sys.stderr)
+    elif not args.optional:
+        print(f"built {LIBRARY.relative_to(NATIVE.parent)} ({args.kernel})")
+    return int(bool(failure) and not args.optional)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

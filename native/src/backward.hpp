@@ -1,0 +1,450 @@
+// Backward: each tile of keys walks over the blocks of queries that hear it, with weights computed again from the saved
+// log-sum-exp (https://arxiv.org/abs/2205.14135, algorithm 4).
+//
+// The gradients of a tile's keys and values are summed by one thread in one order. Those of the queries are summed over
+// tiles: by one thread as well where there are heads enough, else in a few chunks of tiles that are added up in order at
+// the end. How many chunks there are depends on the shape alone, so the thread count changes nothing.
+#pragma once
+
+#include "forward.hpp"
+
+#include <cstdlib>
+#include <memory>
+
+namespace RV_NAMESPACE {
+
+// A tile of keys and values, as the products of the backward pass read them.
+template <class Kind> class KeyTile {
+    using Pack = typename Kind::Pack;
+
+  public:
+    KeyTile(const rv_call &call, Room &room)
+        : call(call), key_width(packs<Kind>(call.dim)), value_width(packs<Kind>(call.value_dim)) {
+        key_rows = room.take<Pack>(size_t(TILE * key_width));
+        value_rows = room.take<Pack>(size_t(TILE * value_width));
+        key_across = Kind::step == 1 && !call.heard ? key_rows : room.take<Pack>(size_t(TILE / Kind::step * call.dim));
+    }
+
+    void fill(int64_t batch, int64_t head, int64_t first) {
+        begin = first;
+        int64_t end = std::min(first + TILE, call.k_len);
+        for (int64_t n = first; n < end; n++) {
+            pack_row<Kind>(at(call.key, batch, head, n), call.dtype, key_rows + (n - first) * key_width, call.dim,
+                           key_width);
+            pack_row<Kind>(at(call.value, batch, head, n), call.dtype, value_rows + (n - first) * value_width,
+                           call.value_dim, value_width);
+        }
+        if (key_across == key_rows) return;
+        for (int64_t n = first; n < end; n += Kind::step)
+            pack_across<Kind>(heard_key(batch, head, n), Kind::step == 2 ? heard_key(batch, head, n + 1) : nullptr,
+                              call.dtype, key_across + (n - first) / Kind::step * call.dim, call.dim, call.dim);
+    }
+
+    // ALONG, from key `n` on; and ACROSS, with the keys' dims as rows.
+    Operand<Pack> keys(int64_t n) const { return {key_rows + (n - begin) * key_width, key_width}; }
+    Operand<Pack> values(int64_t n) const { return {value_rows + (n - begin) * value_width, value_width}; }
+    Operand<Pack> keys_across(int64_t n) const {
+        return {key_across + (n - begin) / Kind::step * call.dim, call.dim};
+    }
+
+  private:
+    const char *heard_key(int64_t batch, int64_t head, int64_t n) const {
+        return is_heard(call, batch, head, n) ? at(call.key, batch, head, n) : nullptr;
+    }
+
+    const rv_call &call;
+    const int64_t key_width, value_width;
+    int64_t begin = 0;
+    Pack *key_rows, *value_rows, *key_across;
+};
+
+// A block of queries with all that a tile needs of it.
+template <class Kind> struct QueryBlock {
+    using Acc = typename Kind::Acc;
+    using Pack = typename Kind::Pack;
+    Lanes lanes;
+    Dropout<Acc> dropout;
+    Pack *query, *d_out;               // [dim, lane]
+    Pack *query_across, *d_out_across; // [lane, dim]
+    Acc exponent[LANES], delta[LANES]; // lse x log2(e); the row sums of weight x its gradient
+    Acc *d_query;                      // [dim, lane]
+    bool touched;
+};
+
+template <class Kind> class Backward {
+    using Acc = typename Kind::Acc;
+    using Pack = typename Kind::Pack;
+    static constexpr int W = WIDTH<Acc>;
+
+    // What all threads share.
+    struct Plan {
+        const rv_call &call;
+        Rows rows;
+        int64_t blocks, tiles, chunks;
+        int64_t batches, heads;     // tasks over these; the rest of the batch and the heads are done in one task
+        const int64_t *boundaries;  // of the chunks, in tiles: [chunks + 1]
+        Acc *partial;               // [chunk, batch, key head, block, dim, lane], where there are several chunks
+        uint8_t *partial_touched;   // [chunk, batch, key head, block]
+    };
+
+  public:
+    static void run(const rv_call &call, int64_t threads) {
+        Plan plan{call, Rows(call), 0, (call.k_len + TILE - 1) / TILE, 1, call.batch, call.key_heads, nullptr, nullptr,
+                  nullptr};
+        plan.blocks = plan.rows.blocks();
+        if (call.d_bias.data) {
+            // What adds to the same numbers of the bias is done by one thread.
+            if (call.d_bias.stride[0] == 0) plan.batches = 1;
+            if (call.d_bias.stride[1] == 0) plan.heads = 1;
+        }
+        plan.chunks = chunks_of(plan);
+        std::unique_ptr<int64_t[]> boundaries(new int64_t[size_t(plan.chunks + 1)]);
+        balance(plan, boundaries.get());
+        plan.boundaries = boundaries.get();
+        if (plan.chunks == 1) {
+            rv::share(plan.batches * plan.heads, threads, work, &plan);
+            return;
+        }
+        size_t parts = size_t(plan.chunks * call.batch * call.key_heads * plan.blocks);
+        std::unique_ptr<Acc[], void (*)(void *)> partial(
+            static_cast<Acc *>(std::malloc(parts * size_t(call.dim * LANES) * sizeof(Acc))), std::free);
+        std::unique_ptr<uint8_t[], void (*)(void *)> touched(static_cast<uint8_t *>(std::calloc(parts, 1)), std::free);
+        if (!partial || !touched) throw std::bad_alloc();
+        plan.partial = partial.get();
+        plan.partial_touched = touched.get();
+        rv::share(plan.chunks * plan.batches * plan.heads, threads, work, &plan);
+        rv::share(call.batch * call.key_heads * plan.blocks, threads, add_up, &plan);
+    }
+
+  private:
+    static int64_t chunks_of(const Plan &plan) {
+        // Chunks cost memory and a pass more over the gradients of the queries: eight heads or more go without.
+        constexpr int64_t HEADS_ENOUGH = 8, TASKS = 16, SHORTEST = 4; // in tiles
+        int64_t heads = plan.batches * plan.heads;
+        if (heads >= HEADS_ENOUGH || (plan.call.d_bias.data && plan.call.d_bias.stride[3] == 0)) return 1;
+        return std::max<int64_t>(1, std::min((TASKS + heads - 1) / heads, plan.tiles / SHORTEST));
+    }
+
+    // Chunks of equal visible area, as the first head sees it.
+    static void balance(const Plan &plan, int64_t *boundaries) {
+        boundaries[0] = 0;
+        boundaries[plan.chunks] = plan.tiles;
+        if (plan.chunks == 1) return;
+        std::unique_ptr<int64_t[]> area(new int64_t[size_t(plan.tiles + 1)]());
+        std::unique_ptr<int32_t[]> edges(new int32_t[size_t(2 * plan.call.ranges * LANES)]);
+        Lanes lanes;
+        lanes.starts = edges.get(), lanes.ends = edges.get() + plan.call.ranges * LANES;
+        for (int64_t block = 0; block < plan.blocks; block++) {
+            lanes.fill(plan.call, plan.rows, 0, 0, block);
+            if (lanes.low >= lanes.high) continue;
+            area[size_t(lanes.low / TILE)]++;
+            area[size_t((lanes.high - 1) / TILE + 1)]--;
+        }
+        int64_t total = 0, height = 0;
+        for (int64_t t = 0; t < plan.tiles; t++) total += height += area[size_t(t)];
+        int64_t sum = 0, chunk = 1;
+        height = 0;
+        for (int64_t t = 0; t < plan.tiles; t++) {
+            sum += height += area[size_t(t)];
+            while (chunk < plan.chunks && sum * plan.chunks >= total * chunk) boundaries[chunk++] = t + 1;
+        }
+        while (chunk < plan.chunks) boundaries[chunk++] = plan.tiles;
+    }
+
+    static void work(rv::Tasks &tasks, const void *argument) {
+        const Plan &plan = *static_cast<const Plan *>(argument);
+        const rv_call &call = plan.call;
+        Backward backward(plan);
+        for (int64_t task; tasks.take(task);) {
+            int64_t chunk = task % plan.chunks, head = task / plan.chunks % plan.heads;
+            int64_t batch = task / plan.chunks / plan.heads;
+            for (int64_t b = batch; b < call.batch; b += plan.batches)
+                for (int64_t h = head; h < call.key_heads; h += plan.heads) backward.chunk(chunk, b, h);
+        }
+    }
+
+    explicit Backward(const Plan &plan)
+        : plan(plan), call(plan.call), tile(call, room), plain(is_plain(call)),
+          query_depth(packs<Kind>(call.dim)), value_depth(packs<Kind>(call.value_dim)),
+          query_width(round_up(call.dim, W)), value_width(round_up(call.value_dim, W)) {
+        size_t n = size_t(plan.blocks);
+        blocks = room.take<QueryBlock<Kind>>(n);
+        size_t query_size = size_t(round_up(query_depth, W) * LANES);
+        size_t value_size = size_t(round_up(value_depth, W) * LANES);
+        size_t across = size_t(LANES / Kind::step);
+        Pack *query = room.take<Pack>(n * query_size), *d_out = room.take<Pack>(n * value_size);
+        Pack *query_across = room.take<Pack>(n * across * size_t(query_width));
+        Pack *d_out_across = room.take<Pack>(n * across * size_t(value_width));
+        int32_t *edges = room.take<int32_t>(n * size_t(2 * call.ranges * LANES));
+        Acc *d_query = plan.chunks == 1 ? room.take<Acc>(n * size_t(round_up(call.dim, W) * LANES)) : nullptr;
+        for (size_t i = 0; i < n; i++) {
+            QueryBlock<Kind> &block = *new (blocks + i) QueryBlock<Kind>();
+            block.query = query + i * query_size;
+            block.d_out = d_out + i * value_size;
+            block.query_across = query_across + i * across * size_t(query_width);
+            block.d_out_across = d_out_across + i * across * size_t(value_width);
+            block.lanes.starts = edges + i * size_t(2 * call.ranges * LANES);
+            block.lanes.ends = block.lanes.starts + call.ranges * LANES;
+            block.d_query = d_query ? d_query + i * size_t(round_up(call.dim, W) * LANES) : nullptr;
+        }
+        scores = room.take<Acc>(size_t(TILE * LANES));
+        d_weights = room.take<Acc>(size_t(TILE * LANES));
+        slope = plain ? nullptr : room.take<Acc>(size_t(TILE * LANES));
+        // Kinds of single numbers overwrite the scores in place: one form serves as A and as B.
+        bool single = Kind::step == 1;
+        weights = single ? reinterpret_cast<Pack *>(scores) : room.take<Pack>(size_t(TILE * LANES / 2));
+        d_scores = single ? reinterpret_cast<Pack *>(d_weights) : room.take<Pack>(size_t(TILE * LANES / 2));
+        d_scores_across = single ? d_scores : room.take<Pack>(size_t(TILE * LANES / 2));
+        d_key = room.take<Acc>(size_t(TILE * query_width));
+        d_value = room.take<Acc>(size_t(TILE * value_width));
+        strip = room.take<Acc>(size_t((W + 2) * std::max(query_width, value_width)));
+    }
+
+    void chunk(int64_t index, int64_t batch, int64_t key_head) {
+        int64_t first = plan.boundaries[index] * TILE, last = std::min(plan.boundaries[index + 1] * TILE, call.k_len);
+        int64_t slot = ((index * call.batch + batch) * call.key_heads + key_head) * plan.blocks;
+        for (int64_t i = 0; i < plan.blocks; i++) {
+            QueryBlock<Kind> &block = blocks[i];
+            block.touched = false;
+            block.lanes.fill(call, plan.rows, batch, key_head, i);
+            if (block.lanes.low < last && block.lanes.high > first) fill(block);
+            if (plan.chunks > 1) block.d_query = plan.partial + (slot + i) * call.dim * LANES;
+        }
+        for (int64_t n = first; n < last; n += TILE) keys(batch, key_head, n);
+        for (int64_t i = 0; i < plan.blocks; i++) {
+            if (plan.chunks > 1)
+                plan.partial_touched[slot + i] = blocks[i].touched;
+            else
+                write_query(call, blocks[i].lanes, blocks[i].touched ? blocks[i].d_query : nullptr, strip);
+        }
+    }
+
+    void fill(QueryBlock<Kind> &block) {
+        const Lanes &lanes = block.lanes;
+        pack_lanes<Kind>(call.query, call.dim, lanes, reinterpret_cast<Pack *>(strip), block.query);
+        pack_lanes<Kind>(call.d_out, call.value_dim, lanes, reinterpret_cast<Pack *>(strip), block.d_out);
+        for (int lane = 0; lane < lanes.vectors<Acc>() * W; lane += Kind::step) {
+            bool pair = Kind::step == 2;
+            pack_across<Kind>(row(call.query, lanes, lane), pair ? row(call.query, lanes, lane + 1) : nullptr,
+                              call.dtype, block.query_across + lane / Kind::step * query_width, call.dim, query_width);
+            pack_across<Kind>(row(call.d_out, lanes, lane), pair ? row(call.d_out, lanes, lane + 1) : nullptr,
+                              call.dtype, block.d_out_across + lane / Kind::step * value_width, call.value_dim,
+                              value_width);
+        }
+        const Acc *lse = static_cast<const Acc *>(call.lse), *d_lse = static_cast<const Acc *>(call.d_lse);
+        for (int lane = 0; lane < LANES; lane++) {
+            // exp(score - inf) is 0: a lane that heard nothing, or is not there, has no weights.
+            block.exponent[lane] = std::numeric_limits<Acc>::infinity();
+            block.delta[lane] = 0;
+            if (lane >= lanes.count) continue;
+            int64_t at_row = (lanes.batch * call.heads + lanes.head[lane]) * call.q_len + lanes.query[lane];
+            if (lse[at_row] != -std::numeric_limits<Acc>::infinity()) block.exponent[lane] = lse[at_row] * Acc(LOG2E);
+            block.delta[lane] = product_of(row(call.out, lanes, lane), row(call.d_out, lanes, lane)) -
+                                (d_lse ? d_lse[at_row] : Acc(0));
+        }
+        if (call.dropout) block.dropout.fill(call, lanes);
+    }
+
+    static const char *row(const rv_tensor &tensor, const Lanes &lanes, int lane) {
+        return lane < lanes.count ? at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]) : nullptr;
+    }
+
+    Acc product_of(const char *a, const char *b) {
+        Acc *x = strip, *y = strip + value_width;
+        read_row(a, call.dtype, x, call.value_dim, value_width);
+        read_row(b, call.dtype, y, call.value_dim, value_width);
+        Vec<Acc> sum{};
+        for (int64_t e = 0; e < value_width; e += W) sum += load(x + e) * load(y + e);
+        Acc total = 0;
+        for (int i = 0; i < W; i++) total += sum[i];
+        return total;
+    }
+
+    // All that a tile of keys gets, and what it gives to the queries that hear it.
+    void keys(int64_t batch, int64_t key_head, int64_t from) {
+        int64_t end = std::min(from + TILE, call.k_len), to = round_up(end, Kind::step);
+        std::memset(d_key, 0, size_t((end - from) * query_width) * sizeof(Acc));
+        std::memset(d_value, 0, size_t((end - from) * value_width) * sizeof(Acc));
+        bool filled = false;
+        for (int64_t i = 0; i < plan.blocks; i++) {
+            QueryBlock<Kind> &block = blocks[i];
+            if (block.lanes.low >= end || block.lanes.high <= from) continue;
+            Cut<Acc> cut(block.lanes, from, to, Kind::step);
+            if (!cut.count) continue;
+            if (!filled) tile.fill(batch, key_head, from);
+            filled = true;
+            if (!block.touched) std::memset(block.d_query, 0, size_t(call.dim * LANES) * sizeof(Acc));
+            block.touched = true;
+            for (int s = 0; s < cut.count; s++) part(block, cut, cut.segments[s], from);
+        }
+        for (int64_t n = from; n < end; n++) {
+            write_row(d_key + (n - from) * query_width, at(call.d_key, batch, key_head, n), call.dtype, call.dim,
+                      Acc(plain ? call.scale : 1.0));
+            write_row(d_value + (n - from) * value_width, at(call.d_value, batch, key_head, n), call.dtype,
+                      call.value_dim, Acc(1));
+        }
+    }
+
+    void part(QueryBlock<Kind> &block, const Cut<Acc> &cut, const Segment &part, int64_t from) {
+        int64_t end = std::min(part.to, call.k_len), rows = end - part.from, row = part.from - from;
+        int columns = part.last - part.first, lane = part.first * W;
+        product<Kind, ALONG>(tile.keys(part.from), block.query + lane, LANES, scores + row * LANES + lane, LANES, rows,
+                             columns, query_depth, false);
+        product<Kind, ALONG>(tile.values(part.from), block.d_out + lane, LANES, d_weights + row * LANES + lane, LANES,
+                             rows, columns, value_depth, false);
+        for (int v = part.first; v < part.last; v++) {
+            if (!plain) finish_scores<Acc>(call, block.lanes, v, part.from, end, from, scores, slope);
+            differentiate(block, cut, v, part.from, part.to, from);
+        }
+        int64_t lanes_depth = columns * W / Kind::step;
+        Operand<Pack> weight{weights + (row * LANES + lane) / Kind::step, LANES / Kind::step};
+        Operand<Pack> d_score{d_scores + (row * LANES + lane) / Kind::step, LANES / Kind::step};
+        product<Kind, ALONG>(weight, block.d_out_across + lane / Kind::step * value_width, value_width,
+                             d_value + row * value_width, value_width, rows, value_width / W, lanes_depth, true);
+        product<Kind, ALONG>(d_score, block.query_across + lane / Kind::step * query_width, query_width,
+                             d_key + row * query_width, query_width, rows, query_width / W, lanes_depth, true);
+        product<Kind, ACROSS>(tile.keys_across(part.from), d_scores_across + row / Kind::step * LANES + lane, LANES,
+                              block.d_query + lane, LANES, call.dim, columns, (part.to - part.from) / Kind::step, true);
+    }
+
+    // Scores become weights, and the gradients of weights those of scores. Only keys that not all lanes hear pay for
+    // the mask, and only calls with options for those.
+    void differentiate(QueryBlock<Kind> &block, const Cut<Acc> &cut, int v, int64_t from, int64_t to, int64_t origin) {
+        if (!plain || call.dropout || call.d_bias.data) return differentiate<true, true>(block, v, from, to, origin);
+        if (!cut.masked) return differentiate<false, false>(block, v, from, to, origin);
+        int64_t inside = std::clamp(round_up(cut.inside_from[v], Kind::step), from, to);
+        int64_t outside = std::clamp(cut.inside_to[v] - cut.inside_to[v] % Kind::step, inside, to);
+        differentiate<true, false>(block, v, from, inside, origin);
+        differentiate<false, false>(block, v, inside, outside, origin);
+        differentiate<true, false>(block, v, outside, to, origin);
+    }
+
+    template <bool masked, bool options>
+    void differentiate(QueryBlock<Kind> &block, int v, int64_t from, int64_t to, int64_t origin) {
+        Vec<Acc> factor = splat<Acc>(Acc(plain ? call.scale * LOG2E : LOG2E));
+        Vec<Acc> exponent = load(block.exponent + v * W), delta = load(block.delta + v * W);
+        for (int64_t key = from; key < to; key += Kind::step) {
+            Vec<Acc> weight[Kind::step], d_score[Kind::step];
+#pragma GCC unroll 2
+            for (int j = 0; j < Kind::step; j++) {
+                int64_t place = (key + j - origin) * LANES + v * W;
+                Vec<Acc> w = exp2<Kind::exp_terms, Acc>(load(scores + place) * factor - exponent);
+                Vec<Acc> dw = load(d_weights + place), kept = w;
+                if (options && call.dropout) {
+                    Vec<Acc> keep = block.dropout.factor(v, key + j);
+                    kept *= keep;
+                    dw *= keep;
+                }
+                Vec<Acc> ds = w * (dw - delta);
+                Mask<Acc> heard{};
+                if (masked) {
+                    heard = hears<Acc>(block.lanes, v, key + j);
+                    kept = select<Acc>(heard, kept, Vec<Acc>{});
+                    // 0 x inf is NaN: a forbidden value whose gradient overflows must not be noticed either.
+                    ds = select<Acc>(heard, ds, Vec<Acc>{});
+                }
+                if (options && key + j < call.k_len) {
+                    if (call.d_bias.data) add_to_bias(block.lanes, v, key + j, ds);
+                    // What a key that is not heard makes of the slope must not be noticed either.
+                    if (!plain) ds = select<Acc>(heard, ds * load(slope + place), Vec<Acc>{});
+                }
+                weight[j] = kept, d_score[j] = ds;
+            }
+            put(key - origin, v, weight, d_score);
+        }
+    }
+
+    // Weights and gradients of scores ALONG, a row of lanes for each key; the latter ACROSS as well.
+    RV_INLINE void put(int64_t row, int v, const Vec<Acc> *weight, const Vec<Acc> *d_score) {
+#if defined(__AVX512BF16__)
+        if constexpr (Kind::step == 2) {
+            int64_t place = row * LANES / 2 + v * W / 2;
+            put_halves(weights + place, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
+            __m512i both = (__m512i)_mm512_cvtne2ps_pbh(d_score[1], d_score[0]);
+            put_halves(d_scores + place, both);
+            _mm512_storeu_si512(d_scores_across + row / 2 * LANES + v * W, interleaved(both));
+            return;
+        }
+#endif
+        store(weights + row * LANES + v * W, weight[0]);
+        store(d_scores + row * LANES + v * W, d_score[0]);
+    }
+
+#if defined(__AVX512BF16__)
+    static RV_INLINE void put_halves(Pack *to, __m512i both) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), _mm512_castsi512_si256(both));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + LANES / 2), _mm512_extracti64x4_epi64(both, 1));
+    }
+#endif
+
+    void add_to_bias(const Lanes &lanes, int v, int64_t key, Vec<Acc> ds) {
+        const rv_tensor &d_bias = call.d_bias;
+        for (int i = 0; i < W && v * W + i < lanes.count; i++) {
+            int lane = v * W + i;
+            int64_t offset = lanes.batch * d_bias.stride[0] + lanes.head[lane] * d_bias.stride[1] +
+                             lanes.query[lane] * d_bias.stride[2] + key * d_bias.stride[3];
+            static_cast<Acc *>(d_bias.data)[offset] += ds[i];
+        }
+    }
+
+    static void write_query(const rv_call &call, const Lanes &lanes, const Acc *d_query, Acc *strip) {
+        int64_t padded = round_up(call.dim, W);
+        for (int v = 0; v < lanes.vectors<Acc>(); v++) {
+            for (int64_t d = 0; d < padded; d += W) {
+                Acc square[W * W];
+                for (int i = 0; i < W; i++)
+                    store(square + i * W, d_query && d + i < call.dim ? load(d_query + (d + i) * LANES + v * W)
+                                                                      : Vec<Acc>{});
+                transpose(square, W, strip + d, padded);
+            }
+            for (int i = 0; i < W && v * W + i < lanes.count; i++)
+                write_row(strip + i * padded, row_of(call.d_query, lanes, v * W + i), call.dtype, call.dim,
+                          Acc(is_plain(call) ? call.scale : 1.0));
+        }
+    }
+
+    static char *row_of(const rv_tensor &tensor, const Lanes &lanes, int lane) {
+        return at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]);
+    }
+
+    // The chunks' parts of the gradient of a block, in the order of the chunks.
+    static void add_up(rv::Tasks &tasks, const void *argument) {
+        const Plan &plan = *static_cast<const Plan *>(argument);
+        const rv_call &call = plan.call;
+        Room room;
+        int64_t size = call.dim * LANES, heads = call.batch * call.key_heads;
+        Acc *sum = room.take<Acc>(size_t(size)), *strip = room.take<Acc>(size_t(W * round_up(call.dim, W)));
+        Lanes lanes;
+        lanes.starts = room.take<int32_t>(size_t(call.ranges * LANES));
+        lanes.ends = room.take<int32_t>(size_t(call.ranges * LANES));
+        for (int64_t task; tasks.take(task);) {
+            int64_t head = task / plan.blocks, block = task % plan.blocks;
+            bool touched = false;
+            for (int64_t c = 0; c < plan.chunks; c++) {
+                int64_t slot = (c * heads + head) * plan.blocks + block;
+                if (!plan.partial_touched[slot]) continue;
+                const Acc *part = plan.partial + slot * size;
+                if (!touched)
+                    std::memcpy(sum, part, size_t(size) * sizeof(Acc));
+                else
+                    for (int64_t i = 0; i < size; i += W) store(sum + i, load(sum + i) + load(part + i));
+                touched = true;
+            }
+            lanes.fill(call, plan.rows, head / call.key_heads, head % call.key_heads, block);
+            write_query(call, lanes, touched ? sum : nullptr, strip);
+        }
+    }
+
+    const Plan &plan;
+    const rv_call &call;
+    Room room;
+    KeyTile<Kind> tile;
+    const bool plain;
+    const int64_t query_depth, value_depth; // packs
+    const int64_t query_width, value_width; // numbers, whole vectors
+    QueryBlock<Kind> *blocks;
+    Pack *weights, *d_scores, *d_scores_across;
+    Acc *scores, *d_weights, *slope, *d_key, *d_value, *strip;
+};
+
+} // namespace RV_NAMESPACE

@@ -1,0 +1,117 @@
+// The C interface: looks at the call, and takes the best instruction set that was built and that this machine has.
+#include "kernel.hpp"
+
+#include <atomic>
+#include <initializer_list>
+#include <new>
+
+namespace {
+
+constexpr int64_t WIDEST_HEAD = 256;
+
+std::atomic<int64_t> forced{-1};
+
+const rv::Kernel *built(int64_t isa) {
+    switch (isa) {
+    case RV_PORTABLE: return rv::portable;
+#ifdef RV_WITH_AVX2
+    case RV_AVX2: return rv::avx2;
+#endif
+#ifdef RV_WITH_AVX512
+    case RV_AVX512: return rv::avx512;
+#endif
+#ifdef RV_WITH_AVX512_BF16
+    case RV_AVX512_BF16: return rv::avx512_bf16;
+#endif
+    }
+    return nullptr;
+}
+
+bool machine_has(int64_t isa) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    switch (isa) {
+    case RV_AVX2: return avx2;
+    case RV_AVX512: return avx512;
+    case RV_AVX512_BF16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    }
+#endif
+    return isa == RV_PORTABLE;
+}
+
+// Intel's dot product of bfloat16 pairs takes longer than the two products in float32 (68 and 86 GFLOP/s on Sapphire
+// Rapids, where AMX is what bfloat16 is meant for); AMD's takes half as long.
+bool pairs_are_slow() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
+int64_t best() {
+    static const int64_t found = [] {
+        int64_t isa = pairs_are_slow() ? RV_AVX512 : RV_AVX512_BF16;
+        while (!rv_isa_available(isa)) isa--;
+        return isa;
+    }();
+    return found;
+}
+
+bool is_tensor(const rv_tensor &tensor, int64_t dtype) {
+    return tensor.data && tensor.dtype == dtype && tensor.stride[3] == 1;
+}
+
+bool makes_sense(const rv_call *call, bool backward) {
+    if (!call || call->dtype < RV_FLOAT32 || call->dtype > RV_FLOAT64) return false;
+    if (call->batch < 0 || call->q_len < 0 || call->k_len < 0 || call->key_heads < 1 || call->heads < 1) return false;
+    if (call->heads % call->key_heads || call->dim < 1 || call->dim > WIDEST_HEAD) return false;
+    if (call->value_dim < 1 || call->value_dim > WIDEST_HEAD || !call->lse || !call->starts || !call->ends)
+        return false;
+    if (call->ranges < 1 || !(call->dropout >= 0 && call->dropout < 1)) return false;
+    for (const rv_tensor *tensor : {&call->query, &call->key, &call->value, &call->out})
+        if (!is_tensor(*tensor, call->dtype)) return false;
+    if (call->bias.data && (call->bias.dtype < RV_FLOAT32 || call->bias.dtype > RV_FLOAT64)) return false;
+    if (!backward) return true;
+    for (const rv_tensor *tensor : {&call->d_out, &call->d_query, &call->d_key, &call->d_value})
+        if (!is_tensor(*tensor, call->dtype)) return false;
+    int64_t sums = call->dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32;
+    return !call->d_bias.data || (call->bias.data && call->d_bias.dtype == sums);
+}
+
+int run(const rv_call *call, int64_t threads, bool backward) {
+    if (!makes_sense(call, backward) || threads < 1) return RV_BAD_CALL;
+    const rv::Kernel *kernel = built(rv_isa());
+    try {
+        (backward ? kernel->backward : kernel->forward)(*call, threads);
+    } catch (const std::bad_alloc &) {
+        return RV_NO_MEMORY;
+    }
+    return RV_OK;
+}
+
+} // namespace
+
+extern "C" {
+
+int64_t rv_abi(void) { return RV_ABI; }
+int64_t rv_call_size(void) { return sizeof(rv_call); }
+
+int rv_forward(const rv_call *call, int64_t threads) { return run(call, threads, false); }
+int rv_backward(const rv_call *call, int64_t threads) { return run(call, threads, true); }
+
+int rv_isa_available(int64_t isa) { return built(isa) && machine_has(isa); }
+int64_t rv_isa(void) {
+    int64_t isa = forced.load(std::memory_order_relaxed);
+    return isa < 0 ? best() : isa;
+}
+int rv_isa_force(int64_t isa) {
+    if (isa >= 0 && !rv_isa_available(isa)) return RV_BAD_CALL;
+    forced.store(isa < 0 ? -1 : isa);
+    return RV_OK;
+}
+}

@@ -1,0 +1,204 @@
+// Forward: each block of queries walks over the tiles that it hears with the running softmax of FlashAttention
+// (https://arxiv.org/abs/2205.14135, algorithm 1).
+#pragma once
+
+#include "keys.hpp"
+#include "scores.hpp"
+#include "threads.hpp"
+
+#include <cmath>
+
+namespace RV_NAMESPACE {
+
+#if defined(__AVX512BF16__)
+// The bfloat16 numbers of two rows, one behind the other, as pairs.
+RV_INLINE __m512i interleaved(__m512i both) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                           5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, both);
+}
+#endif
+
+// Weights of two keys as one row of packs, or of one key as it is.
+template <class Kind>
+RV_INLINE void store_weights(typename Kind::Pack *to, Vec<typename Kind::Acc> first,
+                             [[maybe_unused]] Vec<typename Kind::Acc> second) {
+#if defined(__AVX512BF16__)
+    if constexpr (Kind::step == 2) {
+        _mm512_storeu_si512(to, interleaved((__m512i)_mm512_cvtne2ps_pbh(second, first)));
+        return;
+    }
+#endif
+    store(to, first);
+}
+
+template <class Kind> class Forward {
+    using Acc = typename Kind::Acc;
+    using Pack = typename Kind::Pack;
+    static constexpr int W = WIDTH<Acc>;
+    static constexpr Acc NOTHING = -std::numeric_limits<Acc>::infinity();
+
+  public:
+    static void run(const rv_call &call, int64_t threads) {
+        rv::share(call.batch * call.key_heads * Rows(call).blocks(), threads, work, &call);
+    }
+
+  private:
+    static void work(rv::Tasks &tasks, const void *argument) {
+        const rv_call &call = *static_cast<const rv_call *>(argument);
+        Forward forward(call);
+        int64_t blocks = forward.rows.blocks();
+        for (int64_t task; tasks.take(task);) {
+            int64_t head = task / blocks;
+            // Late queries first: under a causal mask they have the most to do, and the small ones fill the gaps.
+            forward.block(head / call.key_heads, head % call.key_heads, blocks - 1 - task % blocks);
+        }
+    }
+
+    explicit Forward(const rv_call &call)
+        : call(call), rows(call), keys(call, room), depth(packs<Kind>(call.dim)), plain(is_plain(call)) {
+        query = room.take<Pack>(size_t(round_up(depth, W) * LANES));
+        scores = room.take<Acc>(size_t(TILE * LANES));
+        weights = Kind::step == 1 ? reinterpret_cast<Pack *>(scores) : room.take<Pack>(size_t(TILE / 2 * LANES));
+        out = room.take<Acc>(size_t(round_up(call.value_dim, W) * LANES));
+        strip = room.take<Acc>(size_t(W * round_up(std::max(depth, call.value_dim), W)));
+        lanes.starts = room.take<int32_t>(size_t(call.ranges * LANES));
+        lanes.ends = room.take<int32_t>(size_t(call.ranges * LANES));
+        intervals = room.take<Interval>(size_t(call.ranges * LANES));
+    }
+
+    void block(int64_t batch, int64_t key_head, int64_t index) {
+        lanes.fill(call, rows, batch, key_head, index);
+        keys.turn_to(batch, key_head);
+        int vectors = lanes.vectors<Acc>();
+        if (call.dropout) dropout.fill(call, lanes);
+        pack_lanes<Kind>(call.query, call.dim, lanes, strip, query);
+        for (int i = 0; i < vectors * W; i++) top[i] = NOTHING, total[i] = 0;
+        for (int64_t e = 0; e < call.value_dim; e++)
+            for (int v = 0; v < vectors; v++) store(out + e * LANES + v * W, Vec<Acc>{});
+        int count = lanes.heard(intervals);
+        for (int i = 0; i < count; i++) {
+            int64_t from = intervals[i].from - intervals[i].from % Kind::step;
+            while (from < intervals[i].to) {
+                int64_t tile_end = (from / TILE + 1) * TILE;
+                int64_t to = std::min(tile_end, round_up(intervals[i].to, Kind::step));
+                tile(from, to);
+                from = to;
+            }
+        }
+        finish();
+    }
+
+    void tile(int64_t from, int64_t to) {
+        Cut<Acc> cut(lanes, from, to, Kind::step);
+        if (!cut.count) return;
+        keys.need(from - from % TILE);
+        int vectors = lanes.vectors<Acc>();
+        Acc tile_top[LANES];
+        for (int v = 0; v < vectors; v++) store(tile_top + v * W, splat(NOTHING));
+        bool as_they_are = plain && !cut.masked;
+        for (int i = 0; i < cut.count; i++) {
+            const Segment &part = cut.segments[i];
+            int64_t end = std::min(part.to, call.k_len);
+            Acc *to_scores = scores + (part.from - from) * LANES + part.first * W;
+            product<Kind, ALONG>(keys.keys(part.from), query + part.first * W, LANES, to_scores, LANES,
+                                 end - part.from, part.last - part.first, depth, false,
+                                 as_they_are ? tile_top + part.first * W : nullptr);
+            if (as_they_are) continue;
+            for (int v = part.first; v < part.last; v++) {
+                if (!plain) finish_scores<Acc>(call, lanes, v, part.from, end, from, scores, nullptr);
+                if (cut.masked) hide<Acc>(lanes, cut, v, part.from, part.to, from, scores);
+                Vec<Acc> most = load(tile_top + v * W);
+                for (int64_t key = part.from; key < part.to; key++)
+                    most = larger<Acc>(most, load(scores + (key - from) * LANES + v * W));
+                store(tile_top + v * W, most);
+            }
+        }
+        raise_top(tile_top, vectors);
+        for (int i = 0; i < cut.count; i++) {
+            const Segment &part = cut.segments[i];
+            for (int v = part.first; v < part.last; v++) weigh(v, part.from, part.to, from);
+            product<Kind, ACROSS>(keys.values(part.from),
+                                  weights + (part.from - from) / Kind::step * LANES + part.first * W, LANES,
+                                  out + part.first * W, LANES, call.value_dim, part.last - part.first,
+                                  (part.to - part.from) / Kind::step, true);
+        }
+    }
+
+    // Scores become weights exp(score - top), which `total` sums up.
+    void weigh(int v, int64_t from, int64_t to, int64_t origin) {
+        call.dropout ? weigh<true>(v, from, to, origin) : weigh<false>(v, from, to, origin);
+    }
+
+    template <bool drops> void weigh(int v, int64_t from, int64_t to, int64_t origin) {
+        Vec<Acc> factor = splat<Acc>(exponent()), offset = load(shift + v * W), sum{};
+        for (int64_t key = from; key < to; key += Kind::step) {
+            const Acc *row = scores + (key - origin) * LANES + v * W;
+            Vec<Acc> first = exp2<Kind::exp_terms, Acc>(load(row) * factor - offset), second{};
+            sum += first;
+            if (Kind::step == 2) {
+                second = exp2<Kind::exp_terms, Acc>(load(row + LANES) * factor - offset);
+                sum += second;
+            }
+            if (drops) {
+                first *= dropout.factor(v, key);
+                if (Kind::step == 2) second *= dropout.factor(v, key + 1);
+            }
+            store_weights<Kind>(weights + (key - origin) / Kind::step * LANES + v * W, first, second);
+        }
+        store(total + v * W, load(total + v * W) + sum);
+    }
+
+    // What a score is multiplied with to be the exponent of a power of 2.
+    Acc exponent() const { return Acc(plain ? call.scale * LOG2E : LOG2E); }
+
+    void raise_top(const Acc *tile_top, int vectors) {
+        for (int v = 0; v < vectors; v++) {
+            Vec<Acc> before = load(top + v * W), after = larger<Acc>(before, load(tile_top + v * W));
+            // A lane that has heard nothing so far has the top -inf; 0 in its place keeps -inf - -inf from being NaN.
+            Vec<Acc> finite = after == splat(NOTHING) ? Vec<Acc>{} : after;
+            store(shift + v * W, finite * exponent());
+            store(top + v * W, after);
+            if (all_equal<Acc>(before, after)) continue;
+            Vec<Acc> shrink = exp2<Kind::exp_terms, Acc>((before - finite) * exponent());
+            store(total + v * W, load(total + v * W) * shrink);
+            for (int64_t e = 0; e < call.value_dim; e++) {
+                Acc *row = out + e * LANES + v * W;
+                store(row, load(row) * shrink);
+            }
+        }
+    }
+
+    void finish() {
+        int64_t padded = round_up(call.value_dim, W);
+        Acc *lse = static_cast<Acc *>(call.lse);
+        for (int v = 0; v < lanes.vectors<Acc>(); v++) {
+            for (int64_t e = 0; e < padded; e += W) transpose(out + e * LANES + v * W, LANES, strip + e, padded);
+            for (int i = 0; i < W && v * W + i < lanes.count; i++) {
+                int lane = v * W + i;
+                Acc sum = total[lane];
+                Acc factor = sum == 0 ? Acc(0) : 1 / sum;
+                write_row(strip + i * padded, at(call.out, lanes.batch, lanes.head[lane], lanes.query[lane]), call.dtype,
+                          call.value_dim, factor);
+                Acc natural = top[lane] * Acc(plain ? call.scale : 1.0);
+                lse[(lanes.batch * call.heads + lanes.head[lane]) * call.q_len + lanes.query[lane]] =
+                    sum == 0 ? NOTHING : natural + std::log(sum);
+            }
+        }
+    }
+
+    const rv_call &call;
+    const Rows rows;
+    Room room;
+    Keys<Kind> keys;
+    const int64_t depth;
+    const bool plain;
+    Pack *query, *weights;
+    Acc *scores, *out, *strip;
+    Interval *intervals;
+    Lanes lanes;
+    Dropout<Acc> dropout;
+    Acc top[LANES], total[LANES], shift[LANES];
+};
+
+} // namespace RV_NAMESPACE

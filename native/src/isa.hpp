@@ -1,0 +1,32 @@
+// The kernel of one instruction set: which kind of product does which dtype.
+#pragma once
+
+#include "backward.hpp"
+#include "decode.hpp"
+#include "kernel.hpp"
+
+namespace RV_NAMESPACE {
+
+template <class Kind> void forward_of(const rv_call &call, int64_t threads) {
+    Decode<Kind>::suits(call) ? Decode<Kind>::run(call, threads) : Forward<Kind>::run(call, threads);
+}
+
+inline void forward(const rv_call &call, int64_t threads) {
+    if (call.dtype == RV_FLOAT64) return forward_of<Double>(call, threads);
+#if defined(__AVX512BF16__)
+    if (call.dtype == RV_BFLOAT16) return forward_of<Pairs>(call, threads);
+#endif
+    forward_of<Float>(call, threads);
+}
+
+inline void backward(const rv_call &call, int64_t threads) {
+    if (call.dtype == RV_FLOAT64) return Backward<Double>::run(call, threads);
+#if defined(__AVX512BF16__)
+    if (call.dtype == RV_BFLOAT16) return Backward<Pairs>::run(call, threads);
+#endif
+    Backward<Float>::run(call, threads);
+}
+
+static const rv::Kernel kernel{forward, backward};
+
+} // namespace RV_NAMESPACE

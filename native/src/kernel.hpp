@@ -1,0 +1,15 @@
+// What one instruction set offers.
+#pragma once
+
+#include "rearview.h"
+
+namespace rv {
+
+struct Kernel {
+    void (*forward)(const rv_call &call, int64_t threads);
+    void (*backward)(const rv_call &call, int64_t threads);
+};
+
+extern const Kernel *const portable, *const avx2, *const avx512, *const avx512_bf16;
+
+} // namespace rv

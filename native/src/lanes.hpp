@@ -1,0 +1,211 @@
+// Up to LANES queries that share a key head, one a lane of a vector, and the keys that they hear.
+//
+// The scores of a block are held transposed, [key, lane]: the softmax of a query then runs down a lane, with no sum
+// across one, and its ranges are compared lane by lane.
+#pragma once
+
+#include "numbers.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace RV_NAMESPACE {
+
+constexpr int LANES = 64;
+
+// Keys [from, to), for the vectors of lanes [first, last).
+struct Segment {
+    int64_t from, to;
+    int first, last;
+};
+
+struct Interval {
+    int64_t from, to;
+};
+
+// The queries of one key head are rows (query head of the group, query), one behind the other. A block takes rows of
+// one query head only, unless they are so few that several fit.
+struct Rows {
+    int64_t group, q_len;
+
+    explicit Rows(const rv_call &call) : group(call.heads / call.key_heads), q_len(call.q_len) {}
+    bool mixed() const { return q_len < LANES; }
+    int64_t blocks_of_head() const { return (q_len + LANES - 1) / LANES; }
+    int64_t blocks() const { return mixed() ? (group * q_len + LANES - 1) / LANES : group * blocks_of_head(); }
+    int64_t first(int64_t block) const {
+        if (mixed()) return block * LANES;
+        return block / blocks_of_head() * q_len + block % blocks_of_head() * LANES;
+    }
+    int count(int64_t block) const {
+        int64_t end = mixed() ? group * q_len : (block / blocks_of_head() + 1) * q_len;
+        return int(std::min<int64_t>(LANES, end - first(block)));
+    }
+};
+
+struct Lanes {
+    int count = 0;
+    int64_t batch = 0;
+    int64_t head[LANES], query[LANES];
+    // [range, lane]; lanes that are not there hear nothing.
+    int64_t ranges = 0;
+    int32_t *starts = nullptr, *ends = nullptr;
+    // What all lanes hear, where there is one range a row; else nothing.
+    int32_t common_start = 0, common_end = 0;
+    // No lane hears anything outside [low, high).
+    int32_t low = 0, high = 0;
+
+    template <class Acc> int vectors() const { return (count + WIDTH<Acc> - 1) / WIDTH<Acc>; }
+
+    // `starts` and `ends` have room for ranges x LANES numbers.
+    void fill(const rv_call &call, const Rows &rows, int64_t item, int64_t key_head, int64_t block) {
+        count = rows.count(block);
+        batch = item;
+        ranges = call.ranges;
+        int64_t row = rows.first(block);
+        common_start = 0;
+        common_end = ranges == 1 ? int32_t(call.k_len) : 0;
+        low = int32_t(call.k_len), high = 0;
+        int64_t group_head = row / call.q_len, at = row % call.q_len;
+        for (int lane = 0; lane < count; lane++) {
+            head[lane] = key_head * rows.group + group_head;
+            query[lane] = at;
+            int64_t offset =
+                item * call.range_stride[0] + head[lane] * call.range_stride[1] + at * call.range_stride[2];
+            for (int64_t r = 0; r < ranges; r++) {
+                starts[r * LANES + lane] = call.starts[offset + r];
+                ends[r * LANES + lane] = call.ends[offset + r];
+                if (call.starts[offset + r] < call.ends[offset + r]) {
+                    low = std::min(low, call.starts[offset + r]);
+                    high = std::max(high, call.ends[offset + r]);
+                }
+            }
+            common_start = std::max(common_start, call.starts[offset]);
+            common_end = std::min(common_end, call.ends[offset]);
+            if (++at == call.q_len) at = 0, group_head++;
+        }
+        for (int64_t r = 0; r < ranges; r++)
+            for (int lane = count; lane < LANES; lane++)
+                starts[r * LANES + lane] = ends[r * LANES + lane] = int32_t(call.k_len);
+    }
+
+    // The keys that some lane hears, as intervals; `found` has room for ranges x LANES. A gap that is shorter than a
+    // step of work is not worth a cut: what is in it is masked.
+    int heard(Interval *found) const {
+        constexpr int64_t SHORT = 16;
+        int n = 0;
+        bool sorted = true;
+        for (int64_t r = 0; r < ranges; r++)
+            for (int lane = 0; lane < count; lane++) {
+                Interval one{starts[r * LANES + lane], ends[r * LANES + lane]};
+                if (one.from >= one.to) continue;
+                if (n && found[n - 1].from <= one.from && one.from <= found[n - 1].to + SHORT) {
+                    found[n - 1].to = std::max(found[n - 1].to, one.to);
+                    continue;
+                }
+                sorted = sorted && (n == 0 || found[n - 1].to < one.from);
+                found[n++] = one;
+            }
+        if (sorted) return n;
+        std::sort(found, found + n, [](const Interval &a, const Interval &b) { return a.from < b.from; });
+        int kept = 0;
+        for (int i = 1; i < n; i++) {
+            if (found[i].from <= found[kept].to + SHORT)
+                found[kept].to = std::max(found[kept].to, found[i].to);
+            else
+                found[++kept] = found[i];
+        }
+        return n ? kept + 1 : 0;
+    }
+};
+
+// What a block hears of a tile: pieces that are worth computing, and where their inside needs no look at the mask.
+template <class Acc> struct Cut {
+    static constexpr int VECTORS = LANES / WIDTH<Acc>;
+    Segment segments[2 * VECTORS];
+    int count = 0;
+    bool masked = false;
+    // For each vector of lanes, the keys that all of its lanes hear (when masked).
+    int64_t inside_from[VECTORS], inside_to[VECTORS];
+
+    // Keys [from, to); pieces begin and end at multiples of `step`.
+    Cut(const Lanes &lanes, int64_t from, int64_t to, int step) {
+        int vectors = lanes.vectors<Acc>();
+        if (lanes.common_start <= from && to <= lanes.common_end) {
+            segments[count++] = {from, to, 0, vectors};
+            return;
+        }
+        masked = true;
+        int64_t first[VECTORS], last[VECTORS], edges[2 * VECTORS];
+        int n = 0;
+        bool all_inside = true;
+        for (int v = 0; v < vectors; v++) {
+            hull(lanes, v, from, to, first[v], last[v]);
+            if (first[v] >= last[v]) {
+                first[v] = last[v] = from;
+                all_inside = false;
+                continue;
+            }
+            all_inside = all_inside && inside_from[v] <= from && inside_to[v] >= to;
+            first[v] -= first[v] % step;
+            last[v] += (step - last[v] % step) % step;
+            edges[n++] = first[v], edges[n++] = last[v];
+        }
+        if (all_inside) {
+            masked = false;
+            segments[count++] = {from, to, 0, vectors};
+            return;
+        }
+        std::sort(edges, edges + n);
+        for (int i = 0; i + 1 < n; i++) {
+            if (edges[i] == edges[i + 1]) continue;
+            Segment one{edges[i], edges[i + 1], vectors, 0};
+            for (int v = 0; v < vectors; v++)
+                if (first[v] <= one.from && one.to <= last[v] && first[v] < last[v]) {
+                    one.first = std::min(one.first, v);
+                    one.last = v + 1;
+                }
+            if (one.first >= one.last) continue;
+            Segment *before = count ? &segments[count - 1] : nullptr;
+            if (before && before->to == one.from && before->first == one.first && before->last == one.last)
+                before->to = one.to;
+            else
+                segments[count++] = one;
+        }
+    }
+
+  private:
+    void hull(const Lanes &lanes, int v, int64_t from, int64_t to, int64_t &first, int64_t &last) {
+        constexpr int W = WIDTH<Acc>;
+        first = to, last = from;
+        inside_from[v] = inside_to[v] = from;
+        int end = std::min(lanes.count, (v + 1) * W);
+        for (int64_t r = 0; r < lanes.ranges; r++) {
+            int64_t all_from = from, all_to = to;
+            for (int lane = v * W; lane < end; lane++) {
+                int64_t s = std::max<int64_t>(from, lanes.starts[r * LANES + lane]);
+                int64_t e = std::min<int64_t>(to, lanes.ends[r * LANES + lane]);
+                all_from = std::max(all_from, s), all_to = std::min(all_to, e);
+                if (s < e) first = std::min(first, s), last = std::max(last, e);
+            }
+            if (all_to - all_from > inside_to[v] - inside_from[v]) inside_from[v] = all_from, inside_to[v] = all_to;
+        }
+    }
+};
+
+// Does each lane of vector `v` hear `key`?
+template <class Acc> RV_INLINE Mask<Acc> hears(const Lanes &lanes, int v, int64_t key) {
+    constexpr int W = WIDTH<Acc>;
+    using Lane = typename VectorOf<Acc>::lane;
+    Mask<Acc> any{};
+    for (int64_t r = 0; r < lanes.ranges; r++) {
+        Mask<Acc> start, end;
+        for (int i = 0; i < W; i++) {
+            start[i] = Lane(lanes.starts[r * LANES + v * W + i]);
+            end[i] = Lane(lanes.ends[r * LANES + v * W + i]);
+        }
+        any |= (start <= Lane(key)) & (end > Lane(key));
+    }
+    return any;
+}
+
+} // namespace RV_NAMESPACE

@@ -1,0 +1,61 @@
+// Memory that a thread works in. It is kept from call to call, because pages that are new cost more than a short call.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace RV_NAMESPACE {
+
+class Room {
+  public:
+    Room() = default;
+    Room(const Room &) = delete;
+    Room &operator=(const Room &) = delete;
+    // What a very long call needed is given back.
+    ~Room() {
+        for (Slot &slot : kept().slots)
+            if (slot.bytes > KEEP) slot.release();
+    }
+
+    // The n-th request of every call gets the n-th slot. Contents are whatever was there.
+    template <class T> T *take(size_t count) {
+        Slot &slot = kept().slots[next++];
+        size_t bytes = (count * sizeof(T) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+        if (slot.bytes < bytes) {
+            slot.release();
+            slot.data = std::aligned_alloc(ALIGNMENT, bytes);
+            if (!slot.data) throw std::bad_alloc();
+            slot.bytes = bytes;
+        }
+        return static_cast<T *>(slot.data);
+    }
+
+  private:
+    static constexpr size_t ALIGNMENT = 64, KEEP = size_t(4) << 20;
+    static constexpr int SLOTS = 24;
+
+    struct Slot {
+        void *data = nullptr;
+        size_t bytes = 0;
+        void release() {
+            std::free(data);
+            data = nullptr;
+            bytes = 0;
+        }
+    };
+    struct Slots {
+        Slot slots[SLOTS];
+        ~Slots() {
+            for (Slot &slot : slots) slot.release();
+        }
+    };
+    static Slots &kept() {
+        static thread_local Slots slots;
+        return slots;
+    }
+
+    int next = 0;
+};
+
+} // namespace RV_NAMESPACE

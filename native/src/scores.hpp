@@ -1,0 +1,130 @@
+// What happens to a score between the product and the softmax, and back: scale, softcap, slopes, bias, dropout.
+#pragma once
+
+#include "lanes.hpp"
+#include "pack.hpp"
+
+namespace RV_NAMESPACE {
+
+constexpr double LOG2E = 1.44269504088896340736;
+
+// The rows of the lanes, turned: [dim, lane]. `strip` has room for a vector of rows.
+template <class Kind>
+void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typename Kind::Pack *strip,
+                typename Kind::Pack *to) {
+    constexpr int W = WIDTH<typename Kind::Acc>;
+    int64_t padded = round_up(packs<Kind>(dim), W);
+    for (int v = 0; v < lanes.vectors<typename Kind::Acc>(); v++) {
+        for (int i = 0; i < W; i++) {
+            int lane = v * W + i;
+            if (lane < lanes.count)
+                pack_row<Kind>(at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]), tensor.dtype,
+                               strip + i * padded, dim, padded);
+            else
+                std::memset(strip + i * padded, 0, size_t(padded) * sizeof *strip);
+        }
+        for (int64_t d = 0; d < padded; d += W) transpose(strip + d, padded, to + d * LANES + v * W, LANES);
+    }
+}
+
+// Nothing but a positive scale, which then rides along with the exponential?
+RV_INLINE bool is_plain(const rv_call &call) {
+    return call.scale > 0 && call.softcap == 0 && !call.bias.data && !call.slopes;
+}
+
+// A well mixed 32-bit number (Wellons' lowbias32).
+template <class V> RV_INLINE V mixed(V x) {
+    x ^= x >> 16;
+    x *= 0x7feb352dU;
+    x ^= x >> 15;
+    x *= 0x846ca68bU;
+    x ^= x >> 16;
+    return x;
+}
+
+// Which weights are dropped: a function of (seed, batch, head, query, key), whoever asks and in whatever order.
+template <class Acc> class Dropout {
+  public:
+    void fill(const rv_call &call, const Lanes &lanes) {
+        limit = uint32_t(call.dropout * 16777216.0); // in 24 bits
+        kept = Acc(1 / (1 - call.dropout));
+        for (int lane = 0; lane < LANES; lane++) {
+            uint64_t row = 0;
+            if (lane < lanes.count)
+                row = uint64_t((lanes.batch * call.heads + lanes.head[lane]) * call.q_len + lanes.query[lane]);
+            uint32_t x = mixed(uint32_t(call.seed) ^ mixed(uint32_t(row)));
+            rows[lane] = mixed(x ^ uint32_t(call.seed >> 32) ^ mixed(uint32_t(row >> 32) + 0x9e3779b9U));
+        }
+    }
+    // 0 where the weight of `key` is dropped, and what makes up for it elsewhere.
+    RV_INLINE Vec<Acc> factor(int v, int64_t key) const {
+        constexpr int W = WIDTH<Acc>;
+        Vec<Acc> factor;
+        for (int i = 0; i < W; i++) factor[i] = factor_of(v * W + i, key);
+        return factor;
+    }
+    RV_INLINE Acc factor_of(int lane, int64_t key) const {
+        uint32_t salt = mixed(uint32_t(key) * 0x9e3779b1U + 1);
+        return (mixed(rows[lane] ^ salt) >> 8) < limit ? Acc(0) : kept;
+    }
+
+  private:
+    uint32_t rows[LANES];
+    uint32_t limit = 0;
+    Acc kept = 1;
+};
+
+// One vector of lanes of scores, keys [from, to), in place: softcap(scale x score) - slope x distance + bias. `slope`,
+// if given, takes the derivative by the product. Rows of `scores` and `slope` are LANES wide and begin at key `origin`.
+template <class Acc>
+void finish_scores(const rv_call &call, const Lanes &lanes, int v, int64_t from, int64_t to, int64_t origin,
+                   Acc *scores, Acc *slope) {
+    constexpr int W = WIDTH<Acc>;
+    int first = v * W, end = std::min(lanes.count, first + W);
+    Vec<Acc> slopes{}, position{};
+    const char *bias[W];
+    int64_t bias_step = 0;
+    for (int i = 0; i < W; i++) {
+        int lane = std::min(first + i, end - 1); // lanes that are not there repeat the last one
+        if (call.slopes) slopes[i] = Acc(call.slopes[lanes.head[lane]]);
+        position[i] = Acc(call.q_start + lanes.query[lane]);
+        if (call.bias.data) bias[i] = at(call.bias, lanes.batch, lanes.head[lane], lanes.query[lane]);
+    }
+    if (call.bias.data) bias_step = call.bias.stride[3] * int64_t(size_of(call.bias.dtype));
+    Acc cap = Acc(call.softcap);
+    for (int64_t key = from; key < to; key++) {
+        Acc *where = scores + (key - origin) * LANES + first;
+        Vec<Acc> s = load(where) * Acc(call.scale);
+        Vec<Acc> d = splat<Acc>(Acc(call.scale));
+        if (cap != 0) {
+            Vec<Acc> t = tanh<Acc>(s / cap);
+            s = t * cap;
+            d *= Acc(1) - t * t;
+        }
+        if (call.slopes) {
+            Vec<Acc> distance = position - Acc(key);
+            s -= slopes * (distance < Acc(0) ? -distance : distance);
+        }
+        if (call.bias.data) {
+            Vec<Acc> b;
+            for (int i = 0; i < W; i++) b[i] = Acc(number_at(bias[i] + key * bias_step, call.bias.dtype));
+            s += b;
+        }
+        store(where, s);
+        if (slope) store(slope + (key - origin) * LANES + first, d);
+    }
+}
+
+// -inf where a lane does not hear a key.
+template <class Acc>
+void hide(const Lanes &lanes, const Cut<Acc> &cut, int v, int64_t from, int64_t to, int64_t origin, Acc *scores) {
+    constexpr int W = WIDTH<Acc>;
+    for (int64_t key = from; key < to; key++) {
+        if (key >= cut.inside_from[v] && key < cut.inside_to[v]) continue;
+        Acc *where = scores + (key - origin) * LANES + v * W;
+        store(where, select<Acc>(hears<Acc>(lanes, v, key), load(where),
+                                 splat<Acc>(-std::numeric_limits<Acc>::infinity())));
+    }
+}
+
+} // namespace RV_NAMESPACE

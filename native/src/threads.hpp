@@ -1,0 +1,24 @@
+// Tasks on threads. Which thread takes which task changes nothing in the result: every task writes its own part.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace rv {
+
+// The tasks 0 ... count - 1, handed out in order.
+class Tasks {
+  public:
+    explicit Tasks(int64_t count) : count(count) {}
+    bool take(int64_t &task);
+    void stop();
+
+  private:
+    const int64_t count;
+    std::atomic<int64_t> next{0};
+};
+
+// Runs `worker` on up to `threads` threads; each takes tasks until there are none. Rethrows std::bad_alloc.
+void share(int64_t count, int64_t threads, void (*worker)(Tasks &tasks, const void *argument), const void *argument);
+
+} // namespace rv

@@ -1,0 +1,270 @@
+// The kernel against the definition: random calls, every instruction set, any number of threads, forked and concurrent.
+//
+//     check [--cases N] [--seed S] [--isa portable|avx2|avx512|avx512_bf16] [--forward] [--most MULTIPLICATIONS]
+//
+// A failure prints the seed of its case; `--seed S --cases 1` runs that case alone.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "cases.hpp"
+
+namespace {
+
+const char *NAMES[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+
+// How many units of the dtype's resolution an answer may be off, in the size of what it is summed from.
+constexpr double UNITS = 8;
+
+struct Settings {
+    int64_t cases = 200;
+    uint64_t seed = 1;
+    int64_t isa = -1;
+    bool forward_only = false;
+    double most = 2e6;
+};
+
+int failures = 0;
+double worst = 0;
+std::string place, worst_place;
+
+void fail(const std::string &what) {
+    std::printf("FAILED: %s\n    %s\n", what.c_str(), place.c_str());
+    failures++;
+}
+
+// What the kernel's dropout keeps, read off its own weights: with a query of zeros all weights are alike, and with
+// values that are unit vectors the output is the weights.
+reference::Keep keep_of(const Case &drawn) {
+    if (drawn.call.dropout == 0) return nullptr;
+    rv_call call = drawn.call;
+    const int64_t width = std::min<int64_t>(call.k_len, 256);
+    auto kept = std::make_shared<std::vector<bool>>(size_t(call.batch * call.heads * call.q_len * call.k_len), true);
+    Tensor query(call.dtype, {call.batch, call.heads, call.q_len, call.dim}, Layout{}, 0);
+    Tensor key(call.dtype, {call.batch, call.key_heads, call.k_len, call.dim}, Layout{}, 0);
+    Tensor out(call.dtype, {call.batch, call.heads, call.q_len, width}, Layout{}, UNWRITTEN);
+    call.value_dim = width;
+    call.query = query.view;
+    call.key = key.view;
+    call.out = out.view;
+    call.bias = rv_tensor{};
+    call.slopes = nullptr;
+    for (int64_t first = 0; first < call.k_len; first += width) {
+        Tensor units(call.dtype, {call.batch, call.key_heads, call.k_len, width}, Layout{}, 0);
+        for (int64_t b = 0; b < call.batch; b++)
+            for (int64_t h = 0; h < call.key_heads; h++)
+                for (int64_t k = first; k < std::min(first + width, call.k_len); k++) units.set(b, h, k, k - first, 1);
+        call.value = units.view;
+        if (rv_forward(&call, 1) != RV_OK) fail("the call for the dropout");
+        for (int64_t b = 0; b < call.batch; b++)
+            for (int64_t h = 0; h < call.heads; h++)
+                for (int64_t q = 0; q < call.q_len; q++)
+                    for (int64_t k = first; k < std::min(first + width, call.k_len); k++)
+                        (*kept)[size_t(((b * call.heads + h) * call.q_len + q) * call.k_len + k)] =
+                            out.get(b, h, q, k - first) != 0;
+    }
+    const int64_t heads = call.heads, q_len = call.q_len, k_len = call.k_len;
+    return [=](int64_t b, int64_t h, int64_t q, int64_t k) -> bool {
+        return (*kept)[size_t(((b * heads + h) * q_len + q) * k_len + k)];
+    };
+}
+
+void compare_one(const char *name, double came, double right, double size, int64_t dtype, int64_t resolution) {
+    const double limit = UNITS * reference::epsilon(resolution) * size + UNITS * reference::smallest(dtype);
+    if (came == right) return;
+    const double error = std::fabs(came - right);
+    if (size > 0 && error / limit > worst) {
+        worst = error / limit;
+        worst_place = std::string(name) + ", " + place;
+    }
+    if (!(error <= limit) || size == 0) {
+        char text[200];
+        std::snprintf(text, sizeof text, "%s: expected %.9g, came %.9g, off by %.2g (allowed %.2g)", name, right, came,
+                      error, limit);
+        fail(text);
+    }
+}
+
+void compare(const char *name, const Tensor &came, const reference::Numbers &right, int64_t resolution) {
+    if (came.wrote_outside()) fail(std::string(name) + ": something was written outside of it");
+    const auto &shape = came.shape();
+    size_t index = 0;
+    const int before = failures;
+    for (int64_t b = 0; b < shape[0]; b++)
+        for (int64_t h = 0; h < shape[1]; h++)
+            for (int64_t t = 0; t < shape[2]; t++)
+                for (int64_t d = 0; d < shape[3]; d++, index++) {
+                    compare_one(name, came.get(b, h, t, d), right.value[index], right.size[index], came.view.dtype,
+                                resolution);
+                    if (failures > before) return;
+                }
+}
+
+// The bias is given once for many pairs: its gradient is their sum.
+void compare_bias(const Case &drawn, const reference::Numbers &right) {
+    const rv_call &call = drawn.call;
+    int64_t last = 0;
+    const int64_t sizes[4] = {call.batch, call.heads, call.q_len, call.k_len};
+    for (int axis = 0; axis < 4; axis++) last += (sizes[axis] - 1) * call.d_bias.stride[axis];
+    reference::Numbers sums(last + 1);
+    size_t index = 0;
+    for (int64_t b = 0; b < call.batch; b++)
+        for (int64_t h = 0; h < call.heads; h++)
+            for (int64_t q = 0; q < call.q_len; q++)
+                for (int64_t k = 0; k < call.k_len; k++, index++)
+                    sums.add(reference::at(call.d_bias, b, h, q, k), right.value[index], right.size[index]);
+    const int before = failures;
+    for (int64_t i = 0; i <= last && failures == before; i++)
+        compare_one("d_bias", reference::load(call.d_bias, i), sums.value[size_t(i)], sums.size[size_t(i)],
+                    call.d_bias.dtype, call.dtype);
+}
+
+void reset(Case &drawn) {
+    for (Tensor *tensor : {drawn.out, drawn.lse, drawn.d_query, drawn.d_key, drawn.d_value}) tensor->refill(UNWRITTEN);
+    if (drawn.d_bias) drawn.d_bias->refill(0);
+}
+
+std::vector<std::vector<unsigned char>> everything(const Case &drawn) {
+    std::vector<std::vector<unsigned char>> bytes;
+    for (Tensor *tensor : {drawn.out, drawn.lse, drawn.d_query, drawn.d_key, drawn.d_value, drawn.d_bias})
+        if (tensor) bytes.push_back(tensor->bytes());
+    return bytes;
+}
+
+void run(Case &drawn, int threads, bool forward_only) {
+    reset(drawn);
+    if (rv_forward(&drawn.call, threads) != RV_OK) fail("rv_forward refused");
+    if (!forward_only && rv_backward(&drawn.call, threads) != RV_OK) fail("rv_backward refused");
+}
+
+void check(uint64_t seed, const Settings &settings) {
+    const int64_t dtypes[] = {RV_FLOAT32, RV_BFLOAT16, RV_FLOAT16, RV_FLOAT64};
+    Case drawn(seed, dtypes[seed % 4], settings.most);
+    for (int64_t isa = 0; isa < RV_ISAS; isa++) {
+        if (!rv_isa_available(isa) || (settings.isa >= 0 && isa != settings.isa)) continue;
+        rv_isa_force(isa);
+        place = "seed " + std::to_string(seed) + ", " + NAMES[isa] + ": " + drawn.describe();
+        const reference::Keep keep = keep_of(drawn);
+        const reference::Output right = reference::forward(drawn.call, keep);
+        run(drawn, 1, settings.forward_only);
+        compare("out", *drawn.out, right.out, drawn.call.dtype);
+        compare("lse", *drawn.lse, right.lse, drawn.lse->view.dtype);
+        if (!settings.forward_only) {
+            const reference::Gradients grads = reference::backward(drawn.call, keep);
+            compare("d_query", *drawn.d_query, grads.query, drawn.call.dtype);
+            compare("d_key", *drawn.d_key, grads.key, drawn.call.dtype);
+            compare("d_value", *drawn.d_value, grads.value, drawn.call.dtype);
+            if (drawn.d_bias) compare_bias(drawn, grads.bias);
+        }
+        const auto alone = everything(drawn);
+        for (int threads : {2, 3}) {
+            run(drawn, threads, settings.forward_only);
+            if (everything(drawn) != alone) fail(std::to_string(threads) + " threads give other bits than one");
+        }
+    }
+    rv_isa_force(settings.isa);
+}
+
+void check_nonsense() {
+    place = "calls that make no sense";
+    Case drawn(4, RV_FLOAT32, 1e5);
+    const std::vector<std::pair<const char *, std::function<void(rv_call &)>>> wrong = {
+        {"a dim of 257", [](rv_call &call) { call.dim = 257; }},
+        {"a value dim of 0", [](rv_call &call) { call.value_dim = 0; }},
+        {"heads that do not divide", [](rv_call &call) { call.heads = 5, call.key_heads = 3; }},
+        {"no query", [](rv_call &call) { call.query.data = nullptr; }},
+        {"a query with gaps", [](rv_call &call) { call.query.stride[3] = 2; }},
+        {"another dtype for the key", [](rv_call &call) { call.key.dtype = RV_BFLOAT16; }},
+        {"an unknown dtype", [](rv_call &call) { call.dtype = 9; }},
+        {"no ranges", [](rv_call &call) { call.ranges = 0; }},
+        {"all dropped", [](rv_call &call) { call.dropout = 1; }},
+    };
+    for (const auto &each : wrong) {
+        rv_call call = drawn.call;
+        each.second(call);
+        if (rv_forward(&call, 1) != RV_BAD_CALL) fail(std::string(each.first) + " was not refused");
+    }
+    if (rv_forward(nullptr, 1) != RV_BAD_CALL) fail("no call was not refused");
+    if (rv_forward(&drawn.call, 0) != RV_BAD_CALL) fail("no threads were not refused");
+    if (rv_isa_force(RV_ISAS) != RV_BAD_CALL) fail("an instruction set that does not exist was taken");
+    if (drawn.out->wrote_outside()) fail("a refused call wrote something");
+}
+
+void check_concurrent(const Settings &settings) {
+    place = "four calls at once";
+    std::vector<std::unique_ptr<Case>> drawn;
+    std::vector<std::vector<std::vector<unsigned char>>> right;
+    for (uint64_t seed = 1000; seed < 1004; seed++) {
+        drawn.push_back(std::make_unique<Case>(seed, RV_FLOAT32, settings.most));
+        run(*drawn.back(), 1, settings.forward_only);
+        right.push_back(everything(*drawn.back()));
+    }
+    std::vector<std::thread> threads;
+    for (auto &each : drawn)
+        threads.emplace_back([&] {
+            for (int i = 0; i < 20; i++) run(*each, 2, settings.forward_only);
+        });
+    for (auto &thread : threads) thread.join();
+    for (size_t i = 0; i < drawn.size(); i++)
+        if (everything(*drawn[i]) != right[i]) fail("calls at once disturb each other");
+}
+
+void check_forked(const Settings &settings) {
+    place = "a forked child";
+    Case drawn(2000, RV_FLOAT32, settings.most);
+    run(drawn, 3, settings.forward_only);
+    const auto right = everything(drawn);
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        for (int i = 0; i < 3; i++) run(drawn, 3, settings.forward_only);
+        _exit(everything(drawn) == right ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status)) fail("it hung or crashed, signal " + std::to_string(WTERMSIG(status)));
+    if (WIFEXITED(status) && WEXITSTATUS(status)) fail("it gives another answer than its parent");
+    run(drawn, 3, settings.forward_only);
+    if (everything(drawn) != right) fail("the parent gives another answer after it");
+}
+
+} // namespace
+
+int main(int count, char **words) {
+    Settings settings;
+    for (int i = 1; i < count; i++) {
+        const std::string word = words[i], next = i + 1 < count ? words[i + 1] : "";
+        if (word == "--forward") {
+            settings.forward_only = true;
+            continue;
+        }
+        i++;
+        if (word == "--cases") settings.cases = std::stoll(next);
+        else if (word == "--seed") settings.seed = std::stoull(next);
+        else if (word == "--most") settings.most = std::stod(next);
+        else if (word == "--isa") {
+            while (++settings.isa < RV_ISAS && next != NAMES[settings.isa]) {}
+            if (!rv_isa_available(settings.isa)) {
+                std::printf("no instruction set %s here\n", next.c_str());
+                return 2;
+            }
+        } else {
+            std::printf("unknown word %s\n", word.c_str());
+            return 2;
+        }
+    }
+    if (rv_abi() != RV_ABI || rv_call_size() != int64_t(sizeof(rv_call))) fail("another interface");
+    rv_isa_force(settings.isa);
+    check_nonsense();
+    for (int64_t i = 0; i < settings.cases && failures < 20; i++) check(settings.seed + uint64_t(i), settings);
+    if (settings.cases > 1) {
+        check_concurrent(settings);
+        check_forked(settings);
+    }
+    std::printf("%lld cases, %d failures; the largest error is %.2f of what is allowed (%s)\n",
+                (long long)settings.cases, failures, worst, worst_place.c_str());
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,81 @@
+// The definition behind the interface of the kernel: with it the binding is tested where the kernel is not in question.
+//
+//     python native/build.py --kernel reference
+#include "reference.hpp"
+
+namespace {
+
+uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+reference::Keep keep_of(const rv_call &call) {
+    const uint64_t seed = call.seed;
+    const double dropout = call.dropout;
+    return [seed, dropout](int64_t b, int64_t h, int64_t q, int64_t k) {
+        uint64_t x = seed;
+        for (int64_t each : {b, h, q, k}) x = mixed(x + 0x9e3779b97f4a7c15u + uint64_t(each));
+        return double(x >> 11) * 0x1p-53 >= dropout;
+    };
+}
+
+// Every element of a tensor [batch, heads, time, dim].
+void fill(const rv_tensor &tensor, const rv_call &call, int64_t heads, int64_t time, int64_t dim,
+          const std::vector<double> &numbers) {
+    size_t index = 0;
+    for (int64_t b = 0; b < call.batch; b++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t t = 0; t < time; t++)
+                for (int64_t d = 0; d < dim; d++)
+                    reference::store(tensor, reference::at(tensor, b, h, t, d), numbers[index++]);
+}
+
+bool makes_sense(const rv_call *call, int64_t threads) {
+    if (!call || threads < 1 || call->dtype < RV_FLOAT32 || call->dtype > RV_FLOAT64) return false;
+    if (call->key_heads < 1 || call->heads % call->key_heads || call->ranges < 1 || call->dropout >= 1) return false;
+    if (call->dim < 1 || call->dim > 256 || call->value_dim < 1 || call->value_dim > 256) return false;
+    for (const rv_tensor *tensor : {&call->query, &call->key, &call->value, &call->out})
+        if (!tensor->data || tensor->dtype != call->dtype || tensor->stride[3] != 1) return false;
+    return true;
+}
+
+} // namespace
+
+extern "C" {
+
+int64_t rv_abi(void) { return RV_ABI; }
+int64_t rv_call_size(void) { return int64_t(sizeof(rv_call)); }
+
+int rv_forward(const rv_call *call, int64_t threads) {
+    if (!makes_sense(call, threads)) return RV_BAD_CALL;
+    const reference::Output answer = reference::forward(*call, keep_of(*call));
+    const rv_tensor lse{call->lse, call->dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32, {}};
+    for (size_t i = 0; i < answer.lse.value.size(); i++) reference::store(lse, int64_t(i), answer.lse.value[i]);
+    fill(call->out, *call, call->heads, call->q_len, call->value_dim, answer.out.value);
+    return RV_OK;
+}
+
+int rv_backward(const rv_call *call, int64_t threads) {
+    if (!makes_sense(call, threads)) return RV_BAD_CALL;
+    const reference::Gradients answer = reference::backward(*call, keep_of(*call));
+    fill(call->d_query, *call, call->heads, call->q_len, call->dim, answer.query.value);
+    fill(call->d_key, *call, call->key_heads, call->k_len, call->dim, answer.key.value);
+    fill(call->d_value, *call, call->key_heads, call->k_len, call->value_dim, answer.value.value);
+    size_t index = 0;
+    for (int64_t b = 0; call->d_bias.data && b < call->batch; b++)
+        for (int64_t h = 0; h < call->heads; h++)
+            for (int64_t q = 0; q < call->q_len; q++)
+                for (int64_t k = 0; k < call->k_len; k++) {
+                    const int64_t to = reference::at(call->d_bias, b, h, q, k);
+                    reference::store(call->d_bias, to, reference::load(call->d_bias, to) + answer.bias.value[index++]);
+                }
+    return RV_OK;
+}
+
+int rv_isa_available(int64_t isa) { return isa == RV_PORTABLE; }
+int64_t rv_isa(void) { return RV_PORTABLE; }
+int rv_isa_force(int64_t isa) { return isa == RV_PORTABLE || isa == -1 ? RV_OK : RV_BAD_CALL; }
+void rv_set_parallel(rv_parallel) {}
+}

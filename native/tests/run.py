@@ -1,0 +1,90 @@
+"""The kernel's own tests: built plain, with sanitizers, and under valgrind, and run.
+
+    python native/tests/run.py              # all of it, minutes
+    python native/tests/run.py --short      # what continuous integration runs
+    python native/tests/run.py plain --cases 1 --seed 77     # one way, words for the program behind it
+
+Ways: `plain` (guard pages around every buffer), `sanitized` (-fsanitize=address,undefined), `valgrind` (which knows no
+AVX-512: the plainer instruction sets are forced).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from native import build
+
+FOLDER = Path(__file__).resolve().parent
+SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+# Cases of a long and of a short run. Valgrind takes thirty times as long, and small calls say as much there.
+CASES = {"plain": (3000, 200), "sanitized": (400, 40), "valgrind": (40, 4)}
+SMALL = ("--most", "30000")
+
+
+def program(way: str) -> Path:
+    """The test program, brought up to date."""
+    compiler = build.Compiler.find()
+    flags = SANITIZERS if way == "sanitized" else ()
+    # The plain one is made of the very objects that the library is made of.
+    kernel = build.OBJECTS / ("sanitized" if way == "sanitized" else "native")
+    folder = kernel / "tests"
+    with build.locked():
+        # Sanitized code takes long to compile: the plainest and the widest of the instruction sets stand for all.
+        only = "avx512_bf16.cpp" if way == "sanitized" else None
+        objects = compiler.compile(build.kernel_sources(compiler, flags, only=only), kernel)
+        tests = [build.Source(FOLDER / name, flags) for name in ("reference.cpp", "check.cpp")]
+        objects += compiler.compile(tests, folder)
+        compiler.link(objects, folder / "check", [flag for flag in flags if flag.startswith("-fsanitize")])
+    return folder / "check"
+
+
+def run(way: str, words: list[str]) -> int:
+    command = [str(program(way)), *words]
+    if way == "valgrind":
+        valgrind = shutil.which("valgrind")
+        if not valgrind:
+            print("valgrind is not installed: left out")
+            return 0
+        options = [
+            "--error-exitcode=9",
+            "--quiet",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+            "--child-silent-after-fork=yes",
+        ]
+        codes = []
+        for isa in ("portable", "avx2"):
+            print(f"valgrind, {isa}:", flush=True)
+            codes.append(subprocess.run([valgrind, *options, *command, "--isa", isa], check=False).returncode)
+        return max(codes)
+    print(f"{way}:", flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    short = "--short" in words
+    words = [word for word in words if word != "--short"]
+    ways = [words.pop(0)] if words and words[0] in CASES else list(CASES)
+    failed = []
+    for way in ways:
+        given = [*(SMALL if way == "valgrind" else ()), *words]
+        if "--cases" not in words:
+            given += ["--cases", str(CASES[way][short])]
+        try:
+            code = run(way, given)
+        except build.BuildFailed as failure:
+            print(f"rearview: {failure}", file=sys.stderr)
+            code = 1
+        failed += [way] * (code != 0)
+    print(f"FAILED: {', '.join(failed)}" if failed else "passed")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The build of the CPU kernel: what is compiled when, what the library shows, and what happens where it cannot be."""
+
+import ctypes
+import itertools
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from native import build
+from tests.native_kernel import IN_CI
+
+HAS_COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+pytestmark = pytest.mark.skipif(not HAS_COMPILER and not IN_CI, reason="no C++ compiler here")
+
+SMALL = """
+#include "rearview.h"
+extern "C" int64_t rv_abi(void) { return RV_ABI; }
+int64_t hidden() { return 1; }
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree of one small file, and everything that is made in a folder of its own."""
+    (tmp_path / "src").mkdir()
+    shutil.copytree(build.NATIVE / "include", tmp_path / "include")
+    shutil.copy(build.NATIVE / "exports.map", tmp_path)
+    (tmp_path / "src" / "dispatch.cpp").write_text(SMALL)
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "package" / "librearview.so")
+    monkeypatch.setattr(build, "NOT_BUILT", tmp_path / "package" / "not_built.txt")
+    (tmp_path / "package").mkdir()
+    for name in ("CXX", "CXXFLAGS", "LDFLAGS", "REARVIEW_NATIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(build.build, "__defaults__", (tmp_path / "package" / "librearview.so",))
+    return tmp_path
+
+
+def test_only_what_changed_is_compiled(place: Path):
+    assert build.install() is None
+    made = {path: path.stat().st_mtime_ns for path in (place / "objects").rglob("*.o")}
+    library = build.LIBRARY.stat().st_mtime_ns
+    assert ctypes.CDLL(str(build.LIBRARY)).rv_abi() == 1
+    assert build.install() is None
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert build.LIBRARY.stat().st_mtime_ns == library
+    # A header counts.
+    header = place / "include" / "rearview.h"
+    header.write_text(header.read_text().replace("#define RV_ABI 1", "#define RV_ABI 77"))
+    assert build.install() is None
+    assert build.LIBRARY.stat().st_mtime_ns > library
+    assert "77" in header.read_text()
+
+
+def test_other_flags_compile_again(place: Path, monkeypatch: pytest.MonkeyPatch):
+    assert build.install() is None
+    before = build.LIBRARY.stat().st_mtime_ns
+    monkeypatch.setenv("CXXFLAGS", "-DSOMETHING")
+    assert build.install() is None
+    assert build.LIBRARY.stat().st_mtime_ns > before
+
+
+def test_the_interface_is_all_that_the_library_shows(place: Path):
+    build.install()
+    assert shown(build.LIBRARY) == ["rv_abi"]
+    built = build.PACKAGE / "lib" / "librearview.so"
+    if built.exists():
+        names = shown(built)
+        assert "rv_forward" in names
+        assert all(name.startswith("rv_") for name in names)
+
+
+def shown(library: Path) -> list[str]:
+    said = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    return [line.split()[-1] for line in said.stdout.splitlines()]
+
+
+def test_code_that_does_not_compile_is_said_and_leaves_no_older_library(place: Path):
+    assert build.install() is None
+    (place / "src" / "dispatch.cpp").write_text("this is no C++")
+    why = build.install()
+    assert why is not None
+    assert why.startswith("compiling dispatch.cpp with ")
+    assert "error" in why
+    assert not build.LIBRARY.exists()
+    # What the engine will say: the sentence without the compiler's own.
+    (sentence,) = build.NOT_BUILT.read_text().splitlines()
+    assert why.startswith(sentence)
+    (place / "src" / "dispatch.cpp").write_text(SMALL)
+    assert build.install() is None
+    assert not build.NOT_BUILT.exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("CXX", "no-such-compiler", "the compiler that CXX names, no-such-compiler, is not there"),
+        ("PATH", "", "no C++ compiler was found"),
+        ("REARVIEW_NATIVE", "0", "it was left out (REARVIEW_NATIVE=0)"),
+    ],
+)
+def test_an_installation_works_without_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
+):
+    monkeypatch.setenv(variable, value)
+    assert build.install() == why
+    assert build.NOT_BUILT.read_text() == why + "\n"
+
+
+def test_it_may_be_required(place: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("REARVIEW_NATIVE", "require")
+    with pytest.raises(build.BuildFailed, match="no-such-compiler, is not there"):
+        build.install()
+    monkeypatch.setenv("REARVIEW_NATIVE", "yes")
+    with pytest.raises(build.BuildFailed, match="REARVIEW_NATIVE: expected 0, 1 or require, got 'yes'"):
+        build.install()
+
+
+def test_instruction_sets_are_built_where_the_compiler_has_them(place: Path, monkeypatch: pytest.MonkeyPatch):
+    for file, _, _ in build.INSTRUCTION_SETS:
+        (place / "src" / file).write_text("")
+    compiler = build.Compiler.find()
+    sources = {source.path.name: source.flags for source in build.kernel_sources(compiler)}
+    if compiler.is_x86 and compiler.takes(["-mavx512bf16"]):
+        assert "-mavx512bf16" in sources["avx512_bf16.cpp"]
+        assert sources["dispatch.cpp"] == ("-DRV_WITH_AVX2=1", "-DRV_WITH_AVX512=1", "-DRV_WITH_AVX512_BF16=1")
+    monkeypatch.setattr(build.Compiler, "takes", lambda self, flags, linking=False: "-mavx2" in flags)
+    monkeypatch.setattr(build.Compiler, "is_x86", True)
+    compiler = build.Compiler.find()
+    sources = {source.path.name: source.flags for source in build.kernel_sources(compiler)}
+    assert sources == {"dispatch.cpp": ("-DRV_WITH_AVX2=1",), "avx2.cpp": build.AVX2}
+    monkeypatch.setattr(build.Compiler, "is_x86", False)
+    assert [source.path.name for source in build.kernel_sources(build.Compiler.find())] == ["dispatch.cpp"]
+
+
+def test_no_instruction_set_lends_code_to_another():
+    """Of a function that several objects have the linker keeps one, whatever instructions it was compiled with."""
+    compiler = build.Compiler.find()
+    with build.locked():
+        objects = compiler.compile(build.kernel_sources(compiler), build.OBJECTS / "native")
+    shared = {path.stem: set(weak(path)) for path in objects}
+    assert len(shared) >= 2
+    for one, other in itertools.combinations(shared, 2):
+        assert not shared[one] & shared[other], f"{one} and {other}"
+
+
+def weak(path: Path) -> list[str]:
+    said = subprocess.run(["nm", "-C", "--defined-only", str(path)], capture_output=True, text=True, check=True).stdout
+    lines = [line.split(maxsplit=2) for line in said.splitlines()]
+    # References to the C++ runtime itself are data, the same in all.
+    return [name for _, kind, name in lines if kind in "WVu" and not name.startswith("DW.ref")]

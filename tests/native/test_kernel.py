@@ -1,0 +1,52 @@
+"""The kernel's own tests in C++ (native/tests/), the short run: random calls against the definition, every
+instruction set, guard pages around every buffer, sanitizers, valgrind."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from native import build
+from native.tests import run
+from tests.native_kernel import IN_CI
+
+HAS_COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+pytestmark = pytest.mark.skipif(not HAS_COMPILER and not IN_CI, reason="no C++ compiler here")
+
+
+@pytest.mark.parametrize("way", ["plain", "sanitized", "valgrind"])
+def test_the_kernel_agrees_with_the_definition(way: str, capfd: pytest.CaptureFixture[str]):
+    if way == "valgrind" and not shutil.which("valgrind"):
+        assert not IN_CI, "valgrind is to be installed there"
+        pytest.skip("valgrind is not installed")
+    if way == "sanitized" and not build.Compiler.find().takes(run.SANITIZERS, linking=True):
+        pytest.skip("this compiler has no sanitizers")
+    small = run.SMALL if way == "valgrind" else ()
+    code = run.run(way, [*small, "--cases", str(run.CASES[way][1])])
+    said = capfd.readouterr()
+    assert code == 0, said.out[-3000:] + said.err[-3000:]
+    assert " 0 failures" in said.out
+
+
+def test_a_wrong_kernel_is_caught(tmp_path: Path):
+    """The program is worth something only if it can fail: it is given a kernel with a scale that is a little off."""
+    folder = build.NATIVE / "tests"
+    text = (folder / "reference_library.cpp").read_text()
+    wrong = text.replace("reference::forward(*call, keep_of(*call));", "careless(*call);")
+    wrong = wrong.replace(
+        'extern "C" {',
+        "static reference::Output careless(rv_call call) {\n    call.scale *= 1.01;\n"
+        '    return reference::forward(call, keep_of(call));\n}\n\nextern "C" {',
+    )
+    assert wrong.count("careless") == 2
+    source = tmp_path / "wrong.cpp"
+    source.write_text(wrong)
+    compiler = build.Compiler.find()
+    flags = (f"-I{folder}", "-O0")
+    sources = [build.Source(path, flags) for path in (folder / "reference.cpp", folder / "check.cpp", source)]
+    compiler.link(compiler.compile(sources, tmp_path / "objects"), tmp_path / "check", [])
+    done = subprocess.run([tmp_path / "check", "--cases", "4"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "FAILED: out: expected" in done.stdout
+    assert "seed 1, portable: dtype" in done.stdout
