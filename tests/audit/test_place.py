@@ -13,7 +13,9 @@ from rearview.audit import Hears, Verdict, audit
 from rearview.audit.place.hints import shape_words
 from rearview.audit.place.scores import fault_of_mask, fault_of_scores
 from rearview.audit.place.views import BatchView, LengthView, TimeView
+from rearview.models import GPT, GPTConfig
 from tests.audit.zoo import LM, Causal, NoMask, tokens
+from tests.native_kernel import needs_native
 
 TIME = 6
 WATCHED = torch.arange(TIME) < 4
@@ -178,3 +180,10 @@ def test_faults_of_scores():
 )
 def test_shapes_of_leaks(heard: Tensor, words: str):
     assert words in shape_words(Hears(heard, FORBIDDEN, tuple(range(TIME))))
+
+
+@needs_native
+def test_the_mask_that_attend_was_given_is_named():
+    model = GPT(GPTConfig(vocab_size=20, context=12, layers=1, heads=2, width=16, mask=window(4, ahead=2)))
+    report = audit(model, torch.randint(0, 20, (1, 10), generator=torch.Generator().manual_seed(0)))
+    assert "Attend was given the mask window(4, ahead=2)." in str(report)

@@ -4,7 +4,7 @@
 >>> from rearview import causal, plan
 >>> x = torch.zeros(1, 2, 8, 16)
 >>> plan(x, x, x, mask=causal()).engine
-'sdpa'
+'native'
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from rearview.attention.bias import Alibi
-from rearview.attention.engines import ENGINES, blocks, flex, reference, sdpa
+from rearview.attention.engines import ENGINES, blocks, flex, native, reference, sdpa
 from rearview.attention.request import Request
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
+
+# One query of a head with fewer float32 numbers than this leaves most of a vector empty.
+NARROW = 32
 
 # Up to this many pairs of one sequence the cost is in the calls, and one fused call beats several exact ones.
 SMALL_PAIRS = 128 * 128
@@ -26,6 +30,8 @@ SMALL_PAIRS = 128 * 128
 
 def choose(request: Request) -> tuple[str, str]:
     """The rule: (engine, reason). Read from the top; the first that fits is taken."""
+    if _native_is_faster(request) and not native.refusals(request):
+        return native.name, "the C++ kernel computes the visible pairs only, on all cores"
     if not sdpa.needs_dense_mask(request) and not sdpa.refusals(request):
         return sdpa.name, "the fused kernel says this mask itself, with no dense tensor"
     if request.device.type == "cuda" and not flex.refusals(request):
@@ -33,6 +39,21 @@ def choose(request: Request) -> tuple[str, str]:
     if _is_small(request) and not sdpa.refusals(request):
         return sdpa.name, "at this size one fused call with a dense mask costs less than several exact ones"
     return blocks.name, "it computes the visible ranges only, forward and backward, and compiles nothing"
+
+
+def _native_is_faster(request: Request) -> bool:
+    """On a CPU, wherever it was measured (`python -m bench native`), short or long, with any mask and option.
+
+    Not under torch.func and forward-mode derivatives, of which it knows a part only. Nor, where PyTorch's kernel needs
+    no dense mask: forward alone in bfloat16, if the processor has tiles for it; one query of a very narrow head.
+    """
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if not native.library.IS_FAST or request.device.type != "cpu" or transformed:
+        return False
+    dtype, dim = request.query.dtype, request.query.shape[-1]
+    in_tiles = native.library.HAS_TILES and dtype == torch.bfloat16 and not request.needs_grad
+    narrow = request.frame.q_len == 1 and dim < NARROW and dtype == torch.float32 and request.queries_per_key_head == 1
+    return not (in_tiles or narrow) or sdpa.needs_dense_mask(request) or bool(sdpa.refusals(request))
 
 
 def _is_small(request: Request) -> bool:
@@ -107,7 +128,7 @@ def plan(
         return_lse=return_lse,
     )
     taken, reason = resolve(request, engine)
-    others = {name: _why_not(name, request, asked=engine) for name in ENGINES if name != taken}
+    others = {name: _why_not(name, request, taken, asked=engine) for name in ENGINES if name != taken}
     share = None if request.spans is None else request.spans.share
     return Plan(taken, reason, request.describe(), repr(mask), share, _memory(taken, request), others)
 
@@ -127,7 +148,7 @@ def resolve(request: Request, engine: str) -> tuple[str, str]:
     return engine, "it was asked for"
 
 
-def _why_not(name: str, request: Request, *, asked: str) -> str:
+def _why_not(name: str, request: Request, taken: str, *, asked: str) -> str:
     if reasons := ENGINES[name].refusals(request):
         return "cannot: " + "; ".join(reasons)
     if asked != "auto":
@@ -135,10 +156,16 @@ def _why_not(name: str, request: Request, *, asked: str) -> str:
     extra = _bytes(_memory(name, request))
     if name == reference.name:
         return f"the definition, made to be right: {extra} of scores"
-    if name == sdpa.name:
+    if name == sdpa.name and sdpa.needs_dense_mask(request):
         return f"it would compute every pair, with a dense mask of {extra}"
     if name == flex.name:
         return "it would be compiled at the first call, for seconds"
+    if taken == native.name and name == sdpa.name:
+        return "it says this mask exactly too, and takes longer"
+    if taken == native.name:
+        return "it computes the same ranges in many calls of PyTorch, and takes longer"
+    if name == native.name:
+        return "with the instruction sets of this machine, or under torch.func, the other was not measured to be slower"
     if request.device.type == "cuda" and sdpa.needs_dense_mask(request):
         return "on a GPU its many small calls cost more than one compiled kernel"
     if sdpa.needs_dense_mask(request):
@@ -164,6 +191,11 @@ def _memory(name: str, request: Request) -> int:
     if name == flex.name:
         tiles = -(-frame.q_len // flex.BLOCK) * -(-frame.k_len // flex.BLOCK)
         return 0 if request.hears_everything else 16 * (request.mask.batch or 1) * (request.mask.heads or 1) * tiles
+    if name == native.name:
+        # The log-sum-exp, and for each thread one head's values, and for backward its queries in the forms it reads.
+        dims, rows = request.query.shape[-1] + request.value.shape[-1], frame.q_len * request.queries_per_key_head
+        a_head = frame.k_len * request.value.shape[-1] + (rows * 3 * dims if request.needs_grad else 0)
+        return request.batch * request.heads * frame.q_len * item + torch.get_num_threads() * a_head * item
     tile = min(frame.q_len, blocks.LONG_ROW_STRIP) * min(frame.k_len, blocks.KEYS_PER_TILE)
     return 2 * request.batch * request.heads * tile * item
 

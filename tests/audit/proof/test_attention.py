@@ -10,9 +10,10 @@ from torch.nn.attention import flex_attention as flex_module
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from rearview import attend, causal, window
+from rearview import attend, causal, documents, full, window
 from rearview.audit.proof import prove
 from tests.audit.proof.search import CAUSAL
+from tests.native_kernel import needs_native
 
 T, SIZE, HEADS = 7, 8, 2
 FUTURE = ~CAUSAL[T]
@@ -293,3 +294,28 @@ def test_masks_in_buffers_are_read_and_named():
         proof = prove(nn.Sequential(Masked(persistent)), torch.randn(1, T, SIZE))
         assert proof.within(CAUSAL[T])
         assert "0.bias" in proof.assumptions[-1]
+
+
+@needs_native
+@pytest.mark.parametrize("name", ["causal", "window", "documents", "full", "ahead"])
+def test_the_kernel_of_this_package_is_proven_by_its_definition(name: str):
+    masks = {
+        "causal": causal(),
+        "window": causal() & window(2),
+        "documents": causal() & documents([0, 0, 1, 1, 1]),
+        "full": full(),
+        "ahead": window(2, ahead=1),
+    }
+    mask = masks[name]
+    found = prove(lambda x: attend(x, x, x, mask=mask, engine="native"), torch.randn(1, 5, 4))
+    assert torch.equal(found.matrix(), mask.to_bool(5))
+
+
+@needs_native
+def test_documents_that_the_model_reads_off_its_input_are_followed():
+    def peeks(x):
+        # Which document a position is in depends on what comes later.
+        ids = (x[0, :, 0].flip(0).cumsum(0).flip(0) > 0).int()
+        return attend(x, x, x, mask=causal() & documents(ids), engine="native")
+
+    assert prove(peeks, torch.randn(1, 5, 4)).matrix().triu(1).any()

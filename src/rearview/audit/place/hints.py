@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from rearview.attention.engines.native.words import mask_of
 from rearview.audit.leak import Leak
 from rearview.audit.place.record import Op, base_name
 from rearview.audit.place.scores import BLOCKS, fault_of_mask, fault_of_scores, square
 from rearview.audit.report import Hears
+from rearview.masks import Mask
 
 REDUCTIONS = {
     "mean": "a mean",
@@ -76,6 +78,8 @@ def _hint(
         return _softmax(op, ops, forbidden)
     if "scaled_dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
         return _fused(op, forbidden)
+    if op.name.startswith("rearview.attention"):
+        return f"attend was given the mask {_mask_in_words(op)!r}"
     if "convolution" in name or name.startswith(("conv", "mkldnn_convolution")):
         return _convolution(op, hears)
     if name in REDUCTIONS:
@@ -167,6 +171,12 @@ def _fused(op: Op, forbidden: Tensor) -> str:
     rows = mask.expand(*mask.shape[:-2], q_len, k_len).reshape(-1, q_len, k_len)
     q_start = k_len - q_len
     return fault_of_mask(rows, forbidden[q_start:k_len, :k_len], q_start)
+
+
+def _mask_in_words(op: Op) -> Mask:
+    words, numbers, data = op.arguments[6:9]
+    # The mask's own tensors are the last of the inputs.
+    return mask_of(words, numbers, op.inputs[len(op.inputs) - len(data) :])
 
 
 def _values(op: Op) -> list[Any]:

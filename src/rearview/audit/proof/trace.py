@@ -24,6 +24,7 @@ from rearview.audit.proof.call import Call, Heard
 from rearview.audit.proof.flex import flex, flex_in_the_open, is_flex
 from rearview.audit.proof.memory import Memory
 from rearview.audit.proof.outside import is_constant
+from rearview.audit.proof.own_kernel import ASSUMED, is_own_kernel, own_kernel
 from rearview.audit.proof.place import Places, is_harmless, user_line
 from rearview.audit.proof.readers import Readers
 from rearview.audit.proof.result import Condition, Place, Step
@@ -168,6 +169,10 @@ class Trace(TorchDispatchMode):
                 return flex(*args, **kwargs)
         if schema is None:
             return self.opaque(func, args, kwargs)
+        if is_own_kernel(func):
+            self.assume(ASSUMED)
+            with self:
+                return own_kernel(*args, **kwargs)
         name = schema.name.split("::")[1]
         written = [formal.name for formal in schema.arguments if formal.alias_info and formal.alias_info.is_write]
         if written and name.endswith("_") and not name.endswith("__"):
