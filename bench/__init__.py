@@ -14,6 +14,7 @@ plain.py     GPT as most people write it
 training.py  whole training steps, and how well they learn (python -m bench training)
 generation.py  tokens one at a time: the cache, no cache, transformers (python -m bench generation)
 audit_sweep.py  the auditor over the causal language models of transformers (python -m bench audit_sweep)
+native.py    the CPU kernel against SDPA, case by case (python -m bench native)
 targets.py   the numbers that this project promises, met or not
 table.py     one table, drawn for a terminal, a pipe or a file
 results.py   the machine, and the dated file
