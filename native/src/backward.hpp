@@ -6,57 +6,13 @@
 // the end. How many chunks there are depends on the shape alone, so the thread count changes nothing.
 #pragma once
 
+#include "chunks.hpp"
 #include "forward.hpp"
+#include "key_tile.hpp"
 
 #include <cstdlib>
-#include <memory>
 
 namespace RV_NAMESPACE {
-
-// A tile of keys and values, as the products of the backward pass read them.
-template <class Kind> class KeyTile {
-    using Pack = typename Kind::Pack;
-
-  public:
-    KeyTile(const rv_call &call, Room &room)
-        : call(call), key_width(packs<Kind>(call.dim)), value_width(packs<Kind>(call.value_dim)) {
-        key_rows = room.take<Pack>(size_t(TILE * key_width));
-        value_rows = room.take<Pack>(size_t(TILE * value_width));
-        key_across = Kind::step == 1 && !call.heard ? key_rows : room.take<Pack>(size_t(TILE / Kind::step * call.dim));
-    }
-
-    void fill(int64_t batch, int64_t head, int64_t first) {
-        begin = first;
-        int64_t end = std::min(first + TILE, call.k_len);
-        for (int64_t n = first; n < end; n++) {
-            pack_row<Kind>(at(call.key, batch, head, n), call.dtype, key_rows + (n - first) * key_width, call.dim,
-                           key_width);
-            pack_row<Kind>(at(call.value, batch, head, n), call.dtype, value_rows + (n - first) * value_width,
-                           call.value_dim, value_width);
-        }
-        if (key_across == key_rows) return;
-        for (int64_t n = first; n < end; n += Kind::step)
-            pack_across<Kind>(heard_key(batch, head, n), Kind::step == 2 ? heard_key(batch, head, n + 1) : nullptr,
-                              call.dtype, key_across + (n - first) / Kind::step * call.dim, call.dim, call.dim);
-    }
-
-    // ALONG, from key `n` on; and ACROSS, with the keys' dims as rows.
-    Operand<Pack> keys(int64_t n) const { return {key_rows + (n - begin) * key_width, key_width}; }
-    Operand<Pack> values(int64_t n) const { return {value_rows + (n - begin) * value_width, value_width}; }
-    Operand<Pack> keys_across(int64_t n) const {
-        return {key_across + (n - begin) / Kind::step * call.dim, call.dim};
-    }
-
-  private:
-    const char *heard_key(int64_t batch, int64_t head, int64_t n) const {
-        return is_heard(call, batch, head, n) ? at(call.key, batch, head, n) : nullptr;
-    }
-
-    const rv_call &call;
-    const int64_t key_width, value_width;
-    int64_t begin = 0;
-    Pack *key_rows, *value_rows, *key_across;
-};
 
 // A block of queries with all that a tile needs of it.
 template <class Kind> struct QueryBlock {
@@ -97,9 +53,11 @@ template <class Kind> class Backward {
             if (call.d_bias.stride[0] == 0) plan.batches = 1;
             if (call.d_bias.stride[1] == 0) plan.heads = 1;
         }
-        plan.chunks = chunks_of(plan);
+        // A bias that is the same for all keys is added to by all of their chunks.
+        bool apart = !call.d_bias.data || call.d_bias.stride[3] != 0;
+        plan.chunks = apart ? chunks_for(plan.batches * plan.heads, plan.tiles) : 1;
         std::unique_ptr<int64_t[]> boundaries(new int64_t[size_t(plan.chunks + 1)]);
-        balance(plan, boundaries.get());
+        balance(call, plan.rows, plan.tiles, plan.chunks, boundaries.get());
         plan.boundaries = boundaries.get();
         if (plan.chunks == 1) {
             rv::share(plan.batches * plan.heads, threads, work, &plan);
@@ -117,40 +75,6 @@ template <class Kind> class Backward {
     }
 
   private:
-    static int64_t chunks_of(const Plan &plan) {
-        // Chunks cost memory and a pass more over the gradients of the queries: eight heads or more go without.
-        constexpr int64_t HEADS_ENOUGH = 8, TASKS = 16, SHORTEST = 4; // in tiles
-        int64_t heads = plan.batches * plan.heads;
-        if (heads >= HEADS_ENOUGH || (plan.call.d_bias.data && plan.call.d_bias.stride[3] == 0)) return 1;
-        return std::max<int64_t>(1, std::min((TASKS + heads - 1) / heads, plan.tiles / SHORTEST));
-    }
-
-    // Chunks of equal visible area, as the first head sees it.
-    static void balance(const Plan &plan, int64_t *boundaries) {
-        boundaries[0] = 0;
-        boundaries[plan.chunks] = plan.tiles;
-        if (plan.chunks == 1) return;
-        std::unique_ptr<int64_t[]> area(new int64_t[size_t(plan.tiles + 1)]());
-        std::unique_ptr<int32_t[]> edges(new int32_t[size_t(2 * plan.call.ranges * LANES)]);
-        Lanes lanes;
-        lanes.starts = edges.get(), lanes.ends = edges.get() + plan.call.ranges * LANES;
-        for (int64_t block = 0; block < plan.blocks; block++) {
-            lanes.fill(plan.call, plan.rows, 0, 0, block);
-            if (lanes.low >= lanes.high) continue;
-            area[size_t(lanes.low / TILE)]++;
-            area[size_t((lanes.high - 1) / TILE + 1)]--;
-        }
-        int64_t total = 0, height = 0;
-        for (int64_t t = 0; t < plan.tiles; t++) total += height += area[size_t(t)];
-        int64_t sum = 0, chunk = 1;
-        height = 0;
-        for (int64_t t = 0; t < plan.tiles; t++) {
-            sum += height += area[size_t(t)];
-            while (chunk < plan.chunks && sum * plan.chunks >= total * chunk) boundaries[chunk++] = t + 1;
-        }
-        while (chunk < plan.chunks) boundaries[chunk++] = plan.tiles;
-    }
-
     static void work(rv::Tasks &tasks, const void *argument) {
         const Plan &plan = *static_cast<const Plan *>(argument);
         const rv_call &call = plan.call;

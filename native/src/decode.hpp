@@ -52,7 +52,9 @@ template <class Kind> class Decode {
     static constexpr int MOST = 8;
 
     // So few queries that most lanes of a vector would be empty.
-    static bool suits(const rv_call &call) { return call.heads / call.key_heads * call.q_len <= MOST; }
+    static bool suits(const rv_call &call) {
+        return call.k_len > 0 && call.heads / call.key_heads * call.q_len <= MOST;
+    }
 
     static void run(const rv_call &call, int64_t threads) {
         Rows rows(call);

@@ -91,7 +91,15 @@ template <class Acc> void read_row(const char *from, int64_t dtype, Acc *to, int
 template <class Acc> void write_row(const Acc *from, char *to, int64_t dtype, int64_t count, Acc factor) {
     if (dtype == RV_BFLOAT16) {
         Bits16 *bits = reinterpret_cast<Bits16 *>(to);
-        for (int64_t i = 0; i < count; i++) bits[i] = to_bfloat16(float(from[i] * factor));
+        int64_t i = 0;
+#if defined(__AVX512BF16__)
+        if constexpr (sizeof(Acc) == 4)
+            for (; i + 16 <= count; i += 16) {
+                __m256i sixteen = (__m256i)_mm512_cvtneps_pbh(load(from + i) * factor);
+                std::memcpy(to + 2 * i, &sixteen, sizeof sixteen);
+            }
+#endif
+        for (; i < count; i++) bits[i] = to_bfloat16(float(from[i] * factor));
     } else if (dtype == RV_FLOAT16) {
         int64_t i = 0;
 #if defined(__F16C__)

@@ -14,16 +14,28 @@ void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typena
                 typename Kind::Pack *to) {
     constexpr int W = WIDTH<typename Kind::Acc>;
     int64_t padded = round_up(packs<Kind>(dim), W);
+    bool whole = reads_directly<Kind>(tensor.dtype) && dim % (W * Kind::step) == 0 && tensor.stride[2] % Kind::step == 0;
     for (int v = 0; v < lanes.vectors<typename Kind::Acc>(); v++) {
-        for (int i = 0; i < W; i++) {
-            int lane = v * W + i;
-            if (lane < lanes.count)
-                pack_row<Kind>(at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]), tensor.dtype,
-                               strip + i * padded, dim, padded);
-            else
-                std::memset(strip + i * padded, 0, size_t(padded) * sizeof *strip);
+        const typename Kind::Pack *rows = strip;
+        int64_t stride = padded;
+        int first = v * W, last = first + W - 1;
+        const char *row = at(tensor, lanes.batch, lanes.head[first], lanes.query[first]);
+        bool aligned = reinterpret_cast<uintptr_t>(row) % sizeof *strip == 0;
+        if (whole && aligned && last < lanes.count && lanes.head[first] == lanes.head[last]) {
+            // Rows of one head, as they lie.
+            rows = reinterpret_cast<const typename Kind::Pack *>(row);
+            stride = tensor.stride[2] / Kind::step;
+        } else {
+            for (int lane = first; lane <= last; lane++) {
+                typename Kind::Pack *to_row = strip + (lane - first) * padded;
+                if (lane < lanes.count)
+                    pack_row<Kind>(at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]), tensor.dtype, to_row, dim,
+                                   padded);
+                else
+                    std::memset(to_row, 0, size_t(padded) * sizeof *to_row);
+            }
         }
-        for (int64_t d = 0; d < padded; d += W) transpose(strip + d, padded, to + d * LANES + v * W, LANES);
+        for (int64_t d = 0; d < padded; d += W) transpose(rows + d, stride, to + d * LANES + first, LANES);
     }
 }
 

@@ -23,7 +23,7 @@ from rearview.attention.engines.blocks.tile import (
     tile_scores,
 )
 from rearview.attention.engines.blocks.work import Work
-from rearview.errors import Unsupported
+from rearview.attention.engines.transforms import mapped, no_forward_mode
 
 
 class BlockAttention(torch.autograd.Function):
@@ -83,29 +83,16 @@ class BlockAttention(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        raise Unsupported(
-            "forward-mode derivatives of engine 'blocks'",
-            ["it has a backward pass only"],
-            advice="Use engine='reference'.",
-        )
+        no_forward_mode("blocks")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         *tensors, work = inputs
-        if work.mask.batch is not None or tensors[3] is not None:
-            raise Unsupported(
-                "vmap over engine 'blocks'",
-                ["the mask or the bias has a batch axis of its own, or there is a bias"],
-                advice="Fold the mapped axis into the batch yourself, or use engine='reference'.",
-            )
-        # The mapped axis joins the batch: attention is the same for every item.
-        size = info.batch_size
-        folded = []
-        for tensor, axis in zip(tensors[:3], in_dims[:3], strict=True):
-            whole = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-            folded.append(whole.flatten(0, 1))
-        out, lse = BlockAttention.apply(*folded, None, work)
-        return (out.unflatten(0, (size, -1)), lse.unflatten(0, (size, -1))), (0, 0)
+
+        def apply(query: Tensor, key: Tensor, value: Tensor) -> Any:
+            return BlockAttention.apply(query, key, value, None, work)
+
+        return mapped(apply, info, in_dims, tensors, mask=work.mask, engine="blocks")
 
 
 def _backward(

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from rearview.attention.engines import second_order
 from rearview.attention.engines.native import call, op
 from rearview.attention.engines.native.work import Work
-from rearview.errors import Unsupported
+from rearview.attention.engines.transforms import mapped, no_forward_mode
 
 
 def is_plain(*tensors: Tensor | None) -> bool:
@@ -91,26 +91,13 @@ class NativeAttention(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
-        raise Unsupported(
-            "forward-mode derivatives of engine 'native'",
-            ["it has a backward pass only"],
-            advice="Use engine='reference'.",
-        )
+        no_forward_mode("native")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         *tensors, work = inputs
-        if work.mask.batch is not None or tensors[3] is not None:
-            raise Unsupported(
-                "vmap over engine 'native'",
-                ["the mask or the bias has a batch axis of its own, or there is a bias"],
-                advice="Fold the mapped axis into the batch yourself, or use engine='reference'.",
-            )
-        # The mapped axis joins the batch: attention is the same for every item.
-        size = info.batch_size
-        folded = []
-        for tensor, axis in zip(tensors[:3], in_dims[:3], strict=True):
-            whole = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-            folded.append(whole.flatten(0, 1))
-        out, lse = NativeAttention.apply(*folded, None, work)
-        return (out.unflatten(0, (size, -1)), lse.unflatten(0, (size, -1))), (0, 0)
+
+        def apply(query: Tensor, key: Tensor, value: Tensor) -> Any:
+            return NativeAttention.apply(query, key, value, None, work)
+
+        return mapped(apply, info, in_dims, tensors, mask=work.mask, engine="native")

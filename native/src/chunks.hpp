@@ -1,0 +1,46 @@
+// How the keys of a head are shared out where there are few heads: chunks of tiles of equal visible area.
+#pragma once
+
+#include "keys.hpp"
+#include "lanes.hpp"
+
+#include <memory>
+
+namespace RV_NAMESPACE {
+
+// For `heads` tasks that are there anyway. A function of the shape alone: the thread count must not change a sum.
+inline int64_t chunks_for(int64_t heads, int64_t tiles) {
+    // Chunks cost memory and a pass more over the gradients of the queries: eight heads or more go without.
+    constexpr int64_t HEADS_ENOUGH = 8, TASKS = 16, SHORTEST = 4; // in tiles
+    if (heads < 1 || heads >= HEADS_ENOUGH) return 1;
+    return std::max<int64_t>(1, std::min((TASKS + heads - 1) / heads, tiles / SHORTEST));
+}
+
+// The boundaries of the chunks, in tiles: [chunks + 1]. The area is that which the first head sees.
+inline void balance(const rv_call &call, const Rows &rows, int64_t tiles, int64_t chunks, int64_t *boundaries) {
+    boundaries[0] = 0;
+    boundaries[chunks] = tiles;
+    if (chunks == 1) return;
+    std::unique_ptr<int64_t[]> area(new int64_t[size_t(tiles + 1)]());
+    std::unique_ptr<int32_t[]> edges(new int32_t[size_t(2 * call.ranges * LANES)]);
+    Lanes lanes;
+    lanes.starts = edges.get(), lanes.ends = edges.get() + call.ranges * LANES;
+    for (int64_t block = 0; block < rows.blocks(); block++) {
+        lanes.fill(call, rows, 0, 0, block);
+        if (lanes.low >= lanes.high) continue;
+        // How many blocks hear each tile, as a running sum.
+        area[size_t(lanes.low / TILE)]++;
+        area[size_t((lanes.high - 1) / TILE + 1)]--;
+    }
+    int64_t total = 0, height = 0;
+    for (int64_t t = 0; t < tiles; t++) total += height += area[size_t(t)];
+    int64_t sum = 0, chunk = 1;
+    height = 0;
+    for (int64_t t = 0; t < tiles; t++) {
+        sum += height += area[size_t(t)];
+        while (chunk < chunks && sum * chunks >= total * chunk) boundaries[chunk++] = t + 1;
+    }
+    while (chunk < chunks) boundaries[chunk++] = tiles;
+}
+
+} // namespace RV_NAMESPACE
