@@ -161,7 +161,7 @@ template <class Kind> class Backward {
             block.exponent[lane] = std::numeric_limits<Acc>::infinity();
             block.delta[lane] = 0;
             if (lane >= lanes.count) continue;
-            int64_t at_row = (lanes.batch * call.heads + lanes.head[lane]) * call.q_len + lanes.query[lane];
+            int64_t at_row = lanes.place(call, lane);
             if (lse[at_row] != -std::numeric_limits<Acc>::infinity()) block.exponent[lane] = lse[at_row] * Acc(LOG2E);
             block.delta[lane] = product_of(row(call.out, lanes, lane), row(call.d_out, lanes, lane)) -
                                 (d_lse ? d_lse[at_row] : Acc(0));
@@ -169,8 +169,9 @@ template <class Kind> class Backward {
         if (call.dropout) block.dropout.fill(call, lanes);
     }
 
+    // Null for a lane that is not there.
     static const char *row(const rv_tensor &tensor, const Lanes &lanes, int lane) {
-        return lane < lanes.count ? at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]) : nullptr;
+        return lane < lanes.count ? lanes.row(tensor, lane) : nullptr;
     }
 
     Acc product_of(const char *a, const char *b) {
@@ -203,7 +204,7 @@ template <class Kind> class Backward {
         }
         for (int64_t n = from; n < end; n++) {
             write_row(d_key + (n - from) * query_width, at(call.d_key, batch, key_head, n), call.dtype, call.dim,
-                      Acc(plain ? call.scale : 1.0));
+                      Acc(left_to_scale(call)));
             write_row(d_value + (n - from) * value_width, at(call.d_value, batch, key_head, n), call.dtype,
                       call.value_dim, Acc(1));
         }
@@ -245,7 +246,7 @@ template <class Kind> class Backward {
 
     template <bool masked, bool options>
     void differentiate(QueryBlock<Kind> &block, int v, int64_t from, int64_t to, int64_t origin) {
-        Vec<Acc> factor = splat<Acc>(Acc(plain ? call.scale * LOG2E : LOG2E));
+        Vec<Acc> factor = splat<Acc>(Acc(left_to_scale(call) * LOG2E));
         Vec<Acc> exponent = load(block.exponent + v * W), delta = load(block.delta + v * W);
         for (int64_t key = from; key < to; key += Kind::step) {
             Vec<Acc> weight[Kind::step], d_score[Kind::step];
@@ -322,13 +323,9 @@ template <class Kind> class Backward {
                 transpose(square, W, strip + d, padded);
             }
             for (int i = 0; i < W && v * W + i < lanes.count; i++)
-                write_row(strip + i * padded, row_of(call.d_query, lanes, v * W + i), call.dtype, call.dim,
-                          Acc(is_plain(call) ? call.scale : 1.0));
+                write_row(strip + i * padded, lanes.row(call.d_query, v * W + i), call.dtype, call.dim,
+                          Acc(left_to_scale(call)));
         }
-    }
-
-    static char *row_of(const rv_tensor &tensor, const Lanes &lanes, int lane) {
-        return at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]);
     }
 
     // The chunks' parts of the gradient of a block, in the order of the chunks.

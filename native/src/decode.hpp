@@ -86,10 +86,9 @@ template <class Kind> class Decode {
     explicit Decode(const Plan &plan)
         : plan(plan), call(plan.call), depth(round_up(packs<Kind>(call.dim), W)),
           count(int(plan.rows.group * call.q_len)), plain(is_plain(call)) {
-        bool direct = reads_directly<Kind>(call.dtype);
-        key_direct = direct;
-        key_bytes = direct ? call.dim * int64_t(size_of(call.dtype)) : depth * int64_t(sizeof(Pack));
-        value_direct = direct && Kind::step == 1 && call.value_dim % W == 0 && !call.heard;
+        key_direct = reads_directly<Kind>(call.dtype);
+        key_bytes = key_direct ? call.dim * int64_t(size_of(call.dtype)) : depth * int64_t(sizeof(Pack));
+        value_direct = key_direct && Kind::step == 1 && call.value_dim % W == 0 && !call.heard;
         query = room.take<Pack>(size_t(count * depth));
         key_row = room.take<Pack>(size_t(depth));
         scores = room.take<Acc>(size_t(count * PIECE));
@@ -108,8 +107,7 @@ template <class Kind> class Decode {
         heard = lanes.heard(intervals);
         if (call.dropout) dropout.fill(call, lanes);
         for (int r = 0; r < count; r++)
-            pack_row<Kind>(at(call.query, lanes.batch, lanes.head[r], lanes.query[r]), call.dtype, query + r * depth,
-                           call.dim, depth);
+            pack_row<Kind>(lanes.row(call.query, r), call.dtype, query + r * depth, call.dim, depth);
     }
 
     // [top, total, ..., sum of values] of a row.
@@ -144,7 +142,7 @@ template <class Kind> class Decode {
             for (int64_t n = 0; n < padded; n += W) tops = larger<Acc>(tops, load(s + n));
             Acc top = mine[0];
             for (int i = 0; i < W; i++) top = std::max(top, tops[i]);
-            Acc factor = Acc(plain ? call.scale * LOG2E : LOG2E);
+            Acc factor = Acc(left_to_scale(call) * LOG2E);
             Acc offset = top == NOTHING ? Acc(0) : top * factor;
             Acc shrink = exp2<Kind::exp_terms, Acc>(splat<Acc>(mine[0] * factor - offset))[0];
             for (int64_t e = W; e < W + plan.width; e += W) store(mine + e, load(mine + e) * shrink);
@@ -202,8 +200,7 @@ template <class Kind> class Decode {
     }
 
     void finish(int r, int64_t from, int64_t to, Acc *s) {
-        const char *bias =
-            call.bias.data ? at(call.bias, lanes.batch, lanes.head[r], lanes.query[r]) : nullptr;
+        const char *bias = call.bias.data ? lanes.row(call.bias, r) : nullptr;
         int64_t bias_step = call.bias.stride[3] * int64_t(size_of(call.bias.dtype));
         Acc position = Acc(call.q_start + lanes.query[r]), cap = Acc(call.softcap);
         for (int64_t n = from; n < to; n++) {
@@ -262,17 +259,16 @@ template <class Kind> class Decode {
             Acc top = NOTHING, total = 0;
             for (int64_t i = 0; i < plan.pieces; i++) top = std::max(top, part(head, i, r)[0]);
             std::memset(row, 0, size_t(plan.width) * sizeof(Acc));
-            Acc factor = Acc(plain ? call.scale * LOG2E : LOG2E);
+            Acc factor = Acc(left_to_scale(call) * LOG2E);
             for (int64_t i = 0; i < plan.pieces && top != NOTHING; i++) {
                 const Acc *one = part(head, i, r);
                 Acc shrink = exp2<Kind::exp_terms, Acc>(splat<Acc>((one[0] - top) * factor))[0];
                 total += one[1] * shrink;
                 for (int64_t e = 0; e < plan.width; e += W) store(row + e, load(row + e) + load(one + W + e) * shrink);
             }
-            write_row(row, at(call.out, lanes.batch, lanes.head[r], lanes.query[r]), call.dtype, call.value_dim,
-                      total == 0 ? Acc(0) : 1 / total);
-            static_cast<Acc *>(call.lse)[(lanes.batch * call.heads + lanes.head[r]) * call.q_len + lanes.query[r]] =
-                total == 0 ? NOTHING : top * Acc(plain ? call.scale : 1.0) + std::log(total);
+            write_row(row, lanes.row(call.out, r), call.dtype, call.value_dim, total == 0 ? Acc(0) : 1 / total);
+            static_cast<Acc *>(call.lse)[lanes.place(call, r)] =
+                total == 0 ? NOTHING : top * Acc(left_to_scale(call)) + std::log(total);
         }
     }
 

@@ -150,7 +150,7 @@ template <class Kind> class Forward {
     }
 
     // What a score is multiplied with to be the exponent of a power of 2.
-    Acc exponent() const { return Acc(plain ? call.scale * LOG2E : LOG2E); }
+    Acc exponent() const { return Acc(left_to_scale(call) * LOG2E); }
 
     void raise_top(const Acc *tile_top, int vectors) {
         for (int v = 0; v < vectors; v++) {
@@ -178,11 +178,9 @@ template <class Kind> class Forward {
                 int lane = v * W + i;
                 Acc sum = total[lane];
                 Acc factor = sum == 0 ? Acc(0) : 1 / sum;
-                write_row(strip + i * padded, at(call.out, lanes.batch, lanes.head[lane], lanes.query[lane]), call.dtype,
-                          call.value_dim, factor);
-                Acc natural = top[lane] * Acc(plain ? call.scale : 1.0);
-                lse[(lanes.batch * call.heads + lanes.head[lane]) * call.q_len + lanes.query[lane]] =
-                    sum == 0 ? NOTHING : natural + std::log(sum);
+                write_row(strip + i * padded, lanes.row(call.out, lane), call.dtype, call.value_dim, factor);
+                Acc natural = top[lane] * Acc(left_to_scale(call));
+                lse[lanes.place(call, lane)] = sum == 0 ? NOTHING : natural + std::log(sum);
             }
         }
     }

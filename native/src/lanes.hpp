@@ -54,6 +54,14 @@ struct Lanes {
     // No lane hears anything outside [low, high).
     int32_t low = 0, high = 0;
 
+    // The row of a lane in a tensor that has one for each query.
+    char *row(const rv_tensor &tensor, int lane) const { return at(tensor, batch, head[lane], query[lane]); }
+
+    // Its place in a contiguous [batch, heads, q_len].
+    int64_t place(const rv_call &call, int lane) const {
+        return (batch * call.heads + head[lane]) * call.q_len + query[lane];
+    }
+
     template <class Acc> int vectors() const { return (count + WIDTH<Acc> - 1) / WIDTH<Acc>; }
 
     // `starts` and `ends` have room for ranges x LANES numbers.

@@ -50,6 +50,12 @@ RV_INLINE uint16_t to_float16(float x) {
 
 RV_INLINE size_t size_of(int64_t dtype) { return dtype == RV_FLOAT64 ? 8 : dtype == RV_FLOAT32 ? 4 : 2; }
 
+// A position in a tensor.
+RV_INLINE char *at(const rv_tensor &tensor, int64_t batch, int64_t head, int64_t time) {
+    int64_t offset = batch * tensor.stride[0] + head * tensor.stride[1] + time * tensor.stride[2];
+    return static_cast<char *>(tensor.data) + offset * int64_t(size_of(tensor.dtype));
+}
+
 RV_INLINE double number_at(const char *at, int64_t dtype) {
     if (dtype == RV_FLOAT64) {
         double x;

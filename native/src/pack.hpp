@@ -87,12 +87,6 @@ template <> inline void transpose<float>(const float *from, int64_t from_stride,
 }
 #endif
 
-// A position in a tensor.
-RV_INLINE char *at(const rv_tensor &tensor, int64_t batch, int64_t head, int64_t time) {
-    int64_t offset = batch * tensor.stride[0] + head * tensor.stride[1] + time * tensor.stride[2];
-    return static_cast<char *>(tensor.data) + offset * int64_t(size_of(tensor.dtype));
-}
-
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 } // namespace RV_NAMESPACE

@@ -19,7 +19,7 @@ void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typena
         const typename Kind::Pack *rows = strip;
         int64_t stride = padded;
         int first = v * W, last = first + W - 1;
-        const char *row = at(tensor, lanes.batch, lanes.head[first], lanes.query[first]);
+        const char *row = lanes.row(tensor, first);
         bool aligned = reinterpret_cast<uintptr_t>(row) % sizeof *strip == 0;
         if (whole && aligned && last < lanes.count && lanes.head[first] == lanes.head[last]) {
             // Rows of one head, as they lie.
@@ -29,8 +29,7 @@ void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typena
             for (int lane = first; lane <= last; lane++) {
                 typename Kind::Pack *to_row = strip + (lane - first) * padded;
                 if (lane < lanes.count)
-                    pack_row<Kind>(at(tensor, lanes.batch, lanes.head[lane], lanes.query[lane]), tensor.dtype, to_row, dim,
-                                   padded);
+                    pack_row<Kind>(lanes.row(tensor, lane), tensor.dtype, to_row, dim, padded);
                 else
                     std::memset(to_row, 0, size_t(padded) * sizeof *to_row);
             }
@@ -43,6 +42,9 @@ void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typena
 RV_INLINE bool is_plain(const rv_call &call) {
     return call.scale > 0 && call.softcap == 0 && !call.bias.data && !call.slopes;
 }
+
+// What a score of a plain call is still to be multiplied with; the scores of others are finished.
+RV_INLINE double left_to_scale(const rv_call &call) { return is_plain(call) ? call.scale : 1.0; }
 
 // A well mixed 32-bit number (Wellons' lowbias32).
 template <class V> RV_INLINE V mixed(V x) {
@@ -61,9 +63,7 @@ template <class Acc> class Dropout {
         limit = uint32_t(call.dropout * 16777216.0); // in 24 bits
         kept = Acc(1 / (1 - call.dropout));
         for (int lane = 0; lane < LANES; lane++) {
-            uint64_t row = 0;
-            if (lane < lanes.count)
-                row = uint64_t((lanes.batch * call.heads + lanes.head[lane]) * call.q_len + lanes.query[lane]);
+            uint64_t row = lane < lanes.count ? uint64_t(lanes.place(call, lane)) : 0;
             uint32_t x = mixed(uint32_t(call.seed) ^ mixed(uint32_t(row)));
             rows[lane] = mixed(x ^ uint32_t(call.seed >> 32) ^ mixed(uint32_t(row >> 32) + 0x9e3779b9U));
         }
@@ -100,7 +100,7 @@ void finish_scores(const rv_call &call, const Lanes &lanes, int v, int64_t from,
         int lane = std::min(first + i, end - 1); // lanes that are not there repeat the last one
         if (call.slopes) slopes[i] = Acc(call.slopes[lanes.head[lane]]);
         position[i] = Acc(call.q_start + lanes.query[lane]);
-        if (call.bias.data) bias[i] = at(call.bias, lanes.batch, lanes.head[lane], lanes.query[lane]);
+        if (call.bias.data) bias[i] = lanes.row(call.bias, lane);
     }
     if (call.bias.data) bias_step = call.bias.stride[3] * int64_t(size_of(call.bias.dtype));
     Acc cap = Acc(call.softcap);
