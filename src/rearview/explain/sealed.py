@@ -28,10 +28,10 @@ def seal(
 ) -> str:
     """`page/page.html` of a package with page.css, the scripts and the data in it; `slots`: HTML for other places.
 
-    The head, and the paper and ink of the style, are the same for all pages.
+    The head, the paper and ink of the style, and how elements are made are the same for all pages.
     """
     style = _read(HOUSE, "base.css") + _read(package, "page.css")
-    script = "\n".join(_read(package, name) for name in scripts)
+    script = "\n".join([_read(HOUSE, "elements.js"), *(_read(package, name) for name in scripts)])
     parts = {
         **(slots or {}),
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "

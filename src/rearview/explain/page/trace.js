@@ -55,14 +55,6 @@ function kept(query) {
   return heard.length === without.length ? 1 : sum(heard);
 }
 
-// Elements. Text from the Trace goes in as textContent only, never as markup.
-
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
-
 function formula(text) {
   // W_Q with its letter below the line.
   return text.split(/(W_[A-Z])/).map((part) => (/^W_[A-Z]$/.test(part) ? make("span", {}, "W", make("sub", { textContent: part[2] })) : part));

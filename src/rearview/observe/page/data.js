@@ -69,15 +69,6 @@ function named(one, many, set, from, to) {
   return `${where} ${tokens(set, from, to)}`.trim();
 }
 
-// Elements. Text from the data goes in as textContent only, never as markup.
-function make(tag, properties = {}, ...children) {
-  const { dataset, ...rest } = properties;
-  const element = Object.assign(document.createElement(tag), rest);
-  Object.assign(element.dataset, dataset);
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
-
 // A canvas of so many CSS pixels, sharp on any screen.
 function paper(canvas, wide, high) {
   const sharp = window.devicePixelRatio || 1;

@@ -6,13 +6,6 @@ const SIDES = ["with", "without"];
 const NAMES = { with: "with the mask", without: "without the mask" };
 const at = (id) => document.getElementById(id);
 
-// Text from the data goes in as textContent only, never as markup.
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
 function draw(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
