@@ -243,11 +243,9 @@ def _document(machine: results.Machine, rows: Sequence[Row], lines: Sequence[str
     import transformers
 
     about = [*machine.lines(1), f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens"]
-    parts = [f"# Audit of the causal language models of transformers, {date.today().isoformat()}"]
-    parts += ["\n".join(f"- {line}" for line in about), "\n".join(f"- {line}" for line in lines)]
     table = ["| model | verdict | seconds | no rule, or why |", "|---|---|---:|---|"]
     table += [f"| {' | '.join(row.cells())} |" for row in rows]
-    return "\n\n".join([*parts, "\n".join(table)]) + "\n"
+    return results.document("Audit of the causal language models of transformers", about, lines, table)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -52,6 +53,13 @@ def file_name(machine: Machine, *, today: date, suffix: str = "") -> str:
     """
     version = torch.__version__.split("+")[0]
     return f"{today.isoformat()}-{machine.slug}-torch{version}{suffix}.md"
+
+
+def document(title: str, about: Sequence[str], lines: Sequence[str], table: Sequence[str]) -> str:
+    """A dated page: what was measured on, what came of it, and the rows behind that (`table` begins with its head)."""
+    parts = [f"# {title}, {date.today().isoformat()}"]
+    parts += ["\n".join(f"- {line}" for line in listed) for listed in (about, lines)]
+    return "\n\n".join([*parts, "\n".join(table)]) + "\n"
 
 
 def write(path: Path, text: str) -> None:

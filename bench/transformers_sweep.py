@@ -278,11 +278,9 @@ def _document(machine: results.Machine, rows: Sequence[Row], lines: Sequence[str
 
     version = f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens, float32"
     about = [*machine.lines(1), version, f"equal: the largest difference is at most {TOLERANCE:g} of the largest logit"]
-    parts = [f"# The language models of transformers on Rearview's attention, {date.today().isoformat()}"]
-    parts += ["\n".join(f"- {line}" for line in about), "\n".join(f"- {line}" for line in lines)]
     table = ["| kind | model | verdict | against | differences, or why |", "|---|---|---|---|---|"]
     table += [f"| {' | '.join(row.cells())} |" for row in rows]
-    return "\n\n".join([*parts, "\n".join(table)]) + "\n"
+    return results.document("The language models of transformers on Rearview's attention", about, lines, table)
 
 
 if __name__ == "__main__":
