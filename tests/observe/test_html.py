@@ -82,9 +82,9 @@ def test_bins_are_said_and_kept_weights_make_it_exact():
     layer = data_of(page(seen))["layers"][1]
     assert layer["bin"] == 5
     assert layer["resolution"] == (
-        "Bins of 5 tokens: one cell is 5 queries x 5 keys, the sum over keys and the mean over queries. "
-        "seen.tile(1, head, rows, cols) gives exact weights."
+        "Bins of 5 tokens: one cell is 5 queries x 5 keys, the sum over keys and the mean over queries."
     )
+    assert layer["elsewhere"] == "Queries and keys were not kept, so there are no exact weights."
 
 
 def test_a_page_stays_below_its_size():

@@ -19,6 +19,7 @@ from torch import Tensor
 
 # Two bytes: the sign, and so many steps of the logarithm over so many powers of two. The relative error is 0.034 %.
 STEPS, POWERS = 32766, 32
+CODES = {torch.float32: "f4", torch.bfloat16: "b2", torch.float16: "h2", torch.int32: "i4"}
 
 
 class Block:
@@ -29,21 +30,36 @@ class Block:
         self.size = 0
         self._parts: list[bytes] = []
 
-    def add(self, values: Tensor, *, exact: bool = False) -> dict[str, Any]:
-        """`exact` numbers take four bytes even in a short block."""
+    def add(self, values: Tensor) -> dict[str, Any]:
+        """Numbers of a map or a curve."""
         entry: dict[str, Any] = {"at": self.size, "code": "f4", "shape": list(values.shape)}
-        if self.short and not exact:
+        if self.short:
             largest = float(values.abs().max()) if values.numel() else 0.0
             entry.update(code="l2", largest=largest)
             values = shortened(values, largest)
         else:
             values = values.float()
+        self._append(values)
+        return entry
+
+    def keep(self, values: Tensor) -> dict[str, Any]:
+        """Numbers in their own type: what was bfloat16 takes two bytes and loses nothing.
+
+        >>> Block(short=True).keep(torch.ones(3, dtype=torch.bfloat16))
+        {'at': 0, 'code': 'b2', 'shape': [3]}
+        """
+        if values.dtype not in CODES:
+            values = values.float()
+        entry = {"at": self.size, "code": CODES[values.dtype], "shape": list(values.shape)}
+        self._append(values.view(torch.int16) if values.dtype == torch.bfloat16 else values)
+        return entry
+
+    def _append(self, values: Tensor) -> None:
         data = _bytes(values)
         # Typed arrays of a page begin at a multiple of their width.
         data += bytes(-len(data) % 4)
         self._parts.append(data)
         self.size += len(data)
-        return entry
 
     def text(self) -> str:
         """The block, compressed, in letters."""

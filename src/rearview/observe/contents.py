@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from rearview.observe.block import Block
 from rearview.observe.changing import CHANGE_METRICS, Change, change_figures, change_sentences
 from rearview.observe.diff import SeenDiff
 from rearview.observe.looking import Look, short_name, telling_links
+from rearview.observe.near import Near
 from rearview.observe.scales import CHANGE_SCALES, SCALES
 from rearview.observe.sentences import METRICS, distances, figures, sentences
 
@@ -56,6 +58,8 @@ class Room:
 
 
 Heads = list[list[dict[str, Any]]]
+# A head: which of the layers that are shown, which row of that.
+Place = tuple[int, int]
 
 
 def heads_of(seen: Seen | SeenDiff, looks: list[Any]) -> Heads:
@@ -73,13 +77,23 @@ def contents_of(
     heads: Heads | None = None,
     title: str | None = None,
     bins_before: int = 0,
+    near: Mapping[Place, Near] | None = None,
 ) -> Any:
-    """The page of a Seen. `bins_before`: how many bins the maps had before they were made to fit."""
-    block, sets = Block(short=room.short), _LabelSets()
+    """The page of a Seen.
+
+    Args:
+        bins_before: how many bins the maps had before they were made to fit.
+        near: heads that can be looked at pair by pair, by their place.
+    """
+    block, sets, near = Block(short=room.short), _LabelSets(), near or {}
     layers = []
-    for look, described in zip(looks, heads or heads_of(seen, looks), strict=True):
+    for n, (look, described) in enumerate(zip(looks, heads or heads_of(seen, looks), strict=True)):
         layer = _layer(look, sets, room.points, several=len({each.kind for each in seen.layers}) > 1)
-        layer["heads"] = described
+        keys: dict[int, Any] = {}
+        layer["heads"] = [
+            {**each, "near": near[n, row].put(block, keys)} if (n, row) in near else each
+            for row, each in enumerate(described)
+        ]
         layer["arrays"] = {
             "map": block.add(look.map),
             "uniform": block.add(look.uniform),
@@ -88,7 +102,6 @@ def contents_of(
             "histogram": block.add(look.histogram),
         }
         layers.append(layer)
-    apart = [(look.map - look.uniform).abs().sum(-1).mean(-1).tolist() for look in looks]
     return {
         "kind": "seen",
         "title": title or seen.title or UNTITLED,
@@ -98,7 +111,7 @@ def contents_of(
         "metrics": METRICS,
         "labels": sets.sets,
         "mostWritten": MOST_WRITTEN,
-        "first": _largest(apart),
+        "first": most_telling(looks)[0],
         "layers": layers,
         "block": block.text(),
     }
@@ -140,7 +153,7 @@ def changed_contents(
         "metrics": CHANGE_METRICS,
         "labels": sets.sets,
         "mostWritten": MOST_WRITTEN,
-        "first": _largest([change.diff.moved.tolist() for change in changes]),
+        "first": _from_the_largest([change.diff.moved.tolist() for change in changes])[0],
         "layers": layers,
         "block": block.text(),
     }
@@ -186,6 +199,7 @@ def _layer(look: Look, sets: _LabelSets, points: int, *, several: bool) -> dict[
         "keySet": sets.number(look.key_labels),
         "edges": distances(look),
         "resolution": _resolution(look),
+        "elsewhere": _elsewhere(look),
     }
 
 
@@ -225,10 +239,16 @@ def _resolution(look: Look) -> str:
     if look.is_exact:
         return "One cell is one query and one key, with its exact weight."
     size = f"{counted(look.width, 'query', 'queries')} x {counted(look.width, 'key', 'keys')}"
-    return (
-        f"Bins of {look.width} tokens: one cell is {size}, the sum over keys and the mean over queries. "
-        f"seen.tile({look.layer.index}, head, rows, cols) gives exact weights."
-    )
+    return f"Bins of {look.width} tokens: one cell is {size}, the sum over keys and the mean over queries."
+
+
+def _elsewhere(look: Look) -> str:
+    """Where exact weights are to be had, if the page has them not."""
+    if look.is_exact:
+        return ""
+    if look.layer.kept is None:
+        return "Queries and keys were not kept, so there are no exact weights."
+    return f"seen.tile({look.layer.index}, head, rows, cols) gives exact weights."
 
 
 def _written(value: float) -> float | None:
@@ -236,10 +256,14 @@ def _written(value: float) -> float | None:
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
-def _largest(numbers: list[list[float]]) -> tuple[int, int]:
-    """Where the largest stands: there is something to see."""
+def most_telling(looks: list[Look]) -> list[Place]:
+    """All heads, first the one that is least like uniform attention: there is something to see."""
+    return _from_the_largest([(look.map - look.uniform).abs().sum(-1).mean(-1).tolist() for look in looks])
+
+
+def _from_the_largest(numbers: list[list[float]]) -> list[Place]:
     places = [(n, row) for n, heads in enumerate(numbers) for row in range(len(heads))]
-    return max(places, key=lambda place: numbers[place[0]][place[1]])
+    return sorted(places, key=lambda place: -numbers[place[0]][place[1]])
 
 
 class _LabelSets:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,18 +28,22 @@ from rearview.masks.frame import whole_number
 from rearview.masks.write import target_of, write_whole
 from rearview.observe.block import Block
 from rearview.observe.changing import looks_at
-from rearview.observe.contents import Room, changed_contents, contents_of, heads_of
+from rearview.observe.contents import Place, Room, changed_contents, contents_of, heads_of, most_telling
 from rearview.observe.diff import SeenDiff
+from rearview.observe.looking import Look
+from rearview.observe.near import Near, near_of
 
 if TYPE_CHECKING:
     from rearview.observe.seen import Seen
 
-SCRIPTS = ("data.js", "colours.js", "heads.js", "board.js", "side.js", "page.js")
+SCRIPTS = ("data.js", "near.js", "colours.js", "heads.js", "board.js", "side.js", "page.js")
 MAX_BYTES, NOTEBOOK_BYTES = 8_000_000, 2_000_000
 # Up to so many positions the page has every weight, where queries and keys were kept and they fit.
 EXACT_UP_TO = 256
 # A map is made no coarser than this.
 LEAST_BINS = 8
+# What a page says of a head that can be looked at pair by pair, beside its numbers; at most.
+NEAR_WORDS = 1000
 # Of what one layer lets expect, all of them take at least this share.
 SURELY = 0.9
 
@@ -108,14 +113,36 @@ def _fitted(seen: Seen | SeenDiff, item: int, max_bytes: int, title: str | None)
         tried.add((bins, room.short, room.points))
         heads = heads or heads_of(seen, looks)
         contents: Any = changed_contents if isinstance(seen, SeenDiff) else contents_of
-        data = contents(seen, looks, room, heads=heads, title=title, bins_before=bins_before)
-        text = sealed.seal("rearview.observe", scripts=SCRIPTS, title=data["title"], data=data)
+        draw = partial(contents, seen, looks, room, heads=heads, title=title, bins_before=bins_before)
+        text = _sealed(draw())
         size = len(text)
         if size <= max_bytes:
-            return text
+            near = {} if isinstance(seen, SeenDiff) else _near(looks, max_bytes - size)
+            return _sealed(draw(near=near)) if near else text
     advice = "Give more room, or observe fewer layers= or heads=."
     came = f"{max_bytes:,}; the smallest page has {size:,} bytes"
     raise BadArgument("max_bytes", expected="room for the page", came=came, advice=advice)
+
+
+def _sealed(data: Any) -> str:
+    return sealed.seal("rearview.observe", scripts=SCRIPTS, title=data["title"], data=data)
+
+
+def _near(looks: list[Look], spare: int) -> dict[Place, Near]:
+    """The heads that can be looked at pair by pair in so many bytes, the most telling ones first."""
+    found: dict[Place, Near] = {}
+    # Layers that are exact as they are, and those whose heads do not fit any more.
+    done = {n for n, look in enumerate(looks) if look.is_exact}
+    for n, row in most_telling(looks):
+        near = None if n in done else near_of(looks[n].layer, item=looks[n].item, row=row)
+        # Numbers of this kind hardly shrink, and four letters stand for three bytes.
+        needed = 0 if near is None else near.bytes * 4 // 3 + NEAR_WORDS
+        if near is None or needed > spare:
+            done.add(n)
+            continue
+        spare -= needed
+        found[n, row] = near
+    return found
 
 
 def _maps_alone(looks: list[Any], room: Room) -> float:

@@ -44,6 +44,11 @@ class Kept:
         """The memory that they take."""
         return sum(cost(glance) for glance in self.glances)
 
+    @property
+    def group(self) -> int:
+        """How many heads share a key head."""
+        return self.glances[0].query.shape[1] // self.glances[0].key.shape[1]
+
     def and_then(self, glance: Glance) -> Kept:
         """These calls and the next one."""
         new = replace(glance, key=glance.key[:, :, self.k_len :])
@@ -52,7 +57,7 @@ class Kept:
     def tile(self, rows: range, cols: range, item: int, row: int) -> Tensor:
         """Exact weights [rows, cols] of one batch item and head."""
         found = []
-        for glance in self._whole(item, row):
+        for glance in self.calls(item, row):
             asked = range(max(rows.start, glance.q_start), min(rows.stop, glance.q_end))
             if not asked:
                 continue
@@ -68,13 +73,13 @@ class Kept:
     def statistics(self, *, map_size: int, links: int = 0) -> Statistics:
         """The statistics again, with another map."""
         joined = None
-        for glance in self._whole():
+        for glance in self.calls():
             joined = glance.statistics(joined, map_size=map_size, links=links)
         assert joined is not None
         return joined
 
-    def _whole(self, item: int | None = None, row: int | None = None) -> Iterator[Glance]:
-        """Each call with all the keys that it heard."""
+    def calls(self, item: int | None = None, row: int | None = None) -> Iterator[Glance]:
+        """Each call with all the keys that it heard; of one batch item and head, if given."""
         chosen = [g if item is None or row is None else g.single(item, row) for g in self.glances]
         keys, end = torch.cat([glance.key for glance in chosen], dim=2), 0
         for glance in chosen:

@@ -3,20 +3,28 @@
 
 const board = { left: 0, top: 0, wide: 0, high: 0 };
 const [STRIP, BESIDE, BETWEEN] = [64, 58, 8];
+// What was painted last, and of which sheet.
 let picture = null;
 
+const sheet = () => sheetFor(state.view);
 const wholeView = () => ({ x0: 0, x1: layer().keys, y0: layer().start, y1: layer().start + layer().queries });
 const pixelX = (x) => board.left + ((x - state.view.x0) / (state.view.x1 - state.view.x0)) * board.wide;
 const pixelY = (y) => board.top + ((y - state.view.y0) / (state.view.y1 - state.view.y0)) * board.high;
 const isZoomed = () => state.view.x1 - state.view.x0 < layer().keys || state.view.y1 - state.view.y0 < layer().queries;
 
-// The positions of a row or a column of cells.
+// The positions of a row or a column of cells, and the way back.
 function queriesOf(row) {
-  const { bin, top, start, queries } = layer();
+  const [{ start, queries }, { bin, top }] = [layer(), sheet()];
   return [Math.max(start, top + row * bin), Math.min(start + queries, top + (row + 1) * bin)];
 }
-const rowOf = (query) => Math.floor((query - layer().top) / layer().bin);
-const keysOf = (column) => [column * layer().bin, Math.min(layer().keys, (column + 1) * layer().bin)];
+function keysOf(column) {
+  const { bin, left } = sheet();
+  return [left + column * bin, Math.min(layer().keys, left + (column + 1) * bin)];
+}
+const rowOf = (query) => Math.floor((query - sheet().top) / sheet().bin);
+const columnOf = (key) => Math.floor((key - sheet().left) / sheet().bin);
+// The positions of the chosen cell, of queries and of keys.
+const chosenCell = () => state.cell && [queriesOf(rowOf(state.cell.query)), keysOf(columnOf(state.cell.key))];
 
 function measure() {
   const one = layer();
@@ -36,19 +44,24 @@ function measure() {
 
 function drawBoard() {
   measure();
-  const one = layer();
   const pen = paper(at("board"), board.left + board.wide + board.beside + 2, board.top + board.high + BETWEEN + STRIP + 16);
   Object.assign(at("board").dataset, { left: board.left, top: board.top, wide: board.wide, high: board.high });
-  picture ??= pixels(state.scale);
   const { x0, x1, y0, y1 } = state.view;
-  const from = [x0 / one.bin, (y0 - one.top) / one.bin, (x1 - x0) / one.bin, (y1 - y0) / one.bin];
+  const { bin, left, top } = sheet();
+  if (picture?.sheet !== sheet()) {
+    picture = { sheet: sheet(), painted: pixels(state.scale, sheet()) };
+    drawRamp();
+    tellResolution();
+  }
+  at("board").dataset.bin = bin;
+  const from = [(x0 - left) / bin, (y0 - top) / bin, (x1 - x0) / bin, (y1 - y0) / bin];
   pen.save();
   pen.beginPath();
   pen.rect(board.left, board.top, board.wide, board.high);
   pen.clip();
   // A picture finer than the screen is averaged; a coarser one keeps its edges.
   pen.imageSmoothingEnabled = from[2] > board.wide;
-  pen.drawImage(picture, ...from, board.left, board.top, board.wide, board.high);
+  pen.drawImage(picture.painted, ...from, board.left, board.top, board.wide, board.high);
   drawNumbers(pen);
   pen.restore();
   drawAxes(pen);
@@ -64,20 +77,20 @@ function drawBoard() {
 
 // Where cells are large enough, their numbers stand in them.
 function drawNumbers(pen) {
-  const one = layer();
-  const [wide, high] = [(board.wide * one.bin) / (state.view.x1 - state.view.x0), (board.high * one.bin) / (state.view.y1 - state.view.y0)];
+  const { bin, map, uniform, rows, columns } = sheet();
+  const [wide, high] = [(board.wide * bin) / (state.view.x1 - state.view.x0), (board.high * bin) / (state.view.y1 - state.view.y0)];
   if (wide < 42 || high < 17) return;
-  const [map, uniform, values] = [of("map"), of("uniform"), shownNumbers(state.scale)];
+  const values = shownNumbers(state.scale, sheet());
   const shade = strength(state.scale, topOf(state.scale, values));
   const colours = twoSided(state.scale) ? shades.sides : shades.ramp;
   pen.font = `${Math.min(13, Math.round(wide / 4.6))}px ${colour("--sans")}`;
   pen.textAlign = "center";
   const { x0, x1, y0, y1 } = state.view;
-  for (let row = Math.max(0, rowOf(y0)); row < Math.min(one.rows, rowOf(y1) + 1); row++) {
-    for (let column = Math.floor(x0 / one.bin); column < Math.min(one.columns, Math.ceil(x1 / one.bin)); column++) {
-      const n = row * one.columns + column;
+  for (let row = Math.max(0, rowOf(y0)); row < Math.min(rows, rowOf(y1) + 1); row++) {
+    for (let column = Math.max(0, columnOf(x0)); column < Math.min(columns, columnOf(x1) + 1); column++) {
+      const n = row * columns + column;
       if (!uniform[n] && !map[n]) continue;
-      const [x, y] = [pixelX((column + 0.5) * one.bin), pixelY(one.top + (row + 0.5) * one.bin)];
+      const [x, y] = [pixelX(sheet().left + (column + 0.5) * bin), pixelY(sheet().top + (row + 0.5) * bin)];
       pen.fillStyle = bright(colours[shade(values[n])]) ? "#000" : "#fff";
       pen.fillText(state.scale === "expected" ? `×${times(values[n])}` : (changed ? signed(values[n]) : share(values[n])).replace(" %", "%").replace("over ", ">"), x, y + 4);
     }
@@ -88,7 +101,7 @@ function drawAxes(pen) {
   const one = layer();
   const { x0, x1, y0, y1 } = state.view;
   pen.fillStyle = colour("--quiet");
-  const chosen = state.cell && { query: queriesOf(state.cell.row), key: keysOf(state.cell.column) };
+  const chosen = chosenCell();
   const ink = (lit) => { pen.fillStyle = colour(lit ? "--ink" : "--quiet"); };
   const lit = (position, range) => chosen !== null && position >= range[0] && position < range[1];
   if (board.columnWords) {
@@ -99,26 +112,26 @@ function drawAxes(pen) {
       pen.save();
       pen.translate(pixelX(key + 0.5) + 4, board.top - 6);
       pen.rotate(-Math.PI / 2);
-      ink(lit(key, chosen?.key));
+      ink(lit(key, chosen?.[1]));
       pen.fillText(shorter(words(one.keySet)[key] ?? String(key), 10), 0, 0);
       pen.restore();
     }
   } else {
     pen.font = `11px ${colour("--sans")}`;
     pen.textAlign = "center";
-    for (const key of ticks(x0, x1, board.wide / 56)) pen.fillText(grouped(key), pixelX(key + (one.bin === 1 ? 0.5 : 0)), 14);
+    for (const key of ticks(x0, x1, board.wide / 56)) pen.fillText(grouped(key), pixelX(key + (sheet().bin === 1 ? 0.5 : 0)), 14);
   }
   pen.textAlign = "right";
   if (board.rowWords) {
     pen.font = `12px ${colour("--sans")}`;
     for (let query = Math.floor(y0); query < Math.min(y1, one.start + one.queries); query++) {
       if (pixelY(query + 0.5) < board.top || pixelY(query + 0.5) > board.top + board.high) continue;
-      ink(lit(query, chosen?.query));
+      ink(lit(query, chosen?.[0]));
       pen.fillText(shorter(words(one.querySet)[query] ?? String(query), board.left < 80 ? 8 : 12), board.left - 7, pixelY(query + 0.5) + 4);
     }
   } else {
     pen.font = `11px ${colour("--sans")}`;
-    for (const query of ticks(y0, y1, board.high / 34)) pen.fillText(grouped(query), board.left - 6, pixelY(query + (one.bin === 1 ? 0.5 : 0)) + 4);
+    for (const query of ticks(y0, y1, board.high / 34)) pen.fillText(grouped(query), board.left - 6, pixelY(query + (sheet().bin === 1 ? 0.5 : 0)) + 4);
   }
 }
 
@@ -217,7 +230,7 @@ function drawEntropy(pen) {
 
 function drawCross(pen) {
   if (!state.cell) return;
-  const [[q0, q1], [k0, k1]] = [queriesOf(state.cell.row), keysOf(state.cell.column)];
+  const [[q0, q1], [k0, k1]] = chosenCell();
   const [x, y, wide, high] = [pixelX(k0), pixelY(q0), pixelX(k1) - pixelX(k0), pixelY(q1) - pixelY(q0)];
   pen.save();
   pen.beginPath();
@@ -235,11 +248,11 @@ function drawCross(pen) {
 }
 
 // Moving. `by` below 1 comes nearer; the place under the pointer stays where it is.
-function zoom(by, place = state.cell && middle(state.cell)) {
+function zoom(by, place = middle()) {
   const whole = wholeView();
   const { x0, x1, y0, y1 } = state.view;
   const [x, y] = place ?? [(x0 + x1) / 2, (y0 + y1) / 2];
-  const least = Math.min(4, layer().keys, layer().queries) * Math.max(1, layer().bin);
+  const least = Math.min(4, layer().keys, layer().queries) * finest();
   const along = (a, b, at, low, high) => {
     const span = Math.min(high - low, Math.max(Math.min(least, high - low), (b - a) * by));
     const share = (at - a) / (b - a);
@@ -263,19 +276,23 @@ function pan(dx, dy) {
   drawBoard();
 }
 
-const middle = ({ row, column }) => {
-  const [[q0, q1], [k0, k1]] = [queriesOf(row), keysOf(column)];
-  return [(k0 + k1) / 2, (q0 + q1) / 2];
-};
+// Positions a cell, when it is looked at as near as can be.
+const finest = () => (head().near ? 1 : layer().bin);
+
+// Of the chosen cell: key, query.
+function middle() {
+  const cell = chosenCell();
+  return cell && cell.map(([from, to]) => (from + to) / 2).reverse();
+}
 
 // Bring a pair into sight, near enough to read its tokens.
 function goTo(query, key) {
   const one = layer();
-  const [wide, high] = [Math.min(one.keys, 40 * one.bin), Math.min(one.queries, 40 * one.bin)];
+  const [wide, high] = [Math.min(one.keys, 40 * finest()), Math.min(one.queries, 40 * finest())];
   const whole = wholeView();
   const [x, y] = [within(key - wide / 2, wide, whole.x0, whole.x1), within(query - high / 2, high, whole.y0, whole.y1)];
   state.view = { x0: x[0], x1: x[1], y0: y[0], y1: y[1] };
-  choose(rowOf(query), Math.floor(key / one.bin), true);
+  choose(query, key, true);
 }
 
 function placeAt(event) {
@@ -285,10 +302,9 @@ function placeAt(event) {
   return { x: x0 + x * (x1 - x0), y: y0 + y * (y1 - y0), inside: x >= 0 && y >= 0 && x < 1 && y < 1 };
 }
 
-function cellAt(event) {
+function pairAt(event) {
   const place = placeAt(event);
-  const one = layer();
-  return place.inside ? [rowOf(place.y), Math.floor(place.x / one.bin)] : null;
+  return place.inside ? [Math.floor(place.y), Math.floor(place.x)] : null;
 }
 
 function beginBoard() {
@@ -305,8 +321,8 @@ function beginBoard() {
     if (before && fingers.size === 2) pinch(event, before);
     else if (before && (isZoomed() || event.pointerType === "touch")) drag(event, before);
     else if (!state.pinned && event.pointerType === "mouse") {
-      const cell = cellAt(event);
-      if (cell) choose(...cell, false);
+      const pair = pairAt(event);
+      if (pair) choose(...pair, false);
     }
     if (before) fingers.set(event.pointerId, event);
   });
@@ -327,8 +343,8 @@ function beginBoard() {
   canvas.addEventListener("pointerup", lift);
   canvas.addEventListener("pointercancel", lift);
   canvas.addEventListener("click", (event) => {
-    const cell = moved < 6 ? cellAt(event) : null;
-    if (cell) choose(...cell, true);
+    const pair = moved < 6 ? pairAt(event) : null;
+    if (pair) choose(...pair, true);
   });
   canvas.addEventListener("dblclick", (event) => {
     const place = placeAt(event);
@@ -347,9 +363,9 @@ function beginBoard() {
     if (!move) return;
     event.preventDefault();
     if (event.shiftKey) return pan((move[1] * (state.view.x1 - state.view.x0)) / 8, (move[0] * (state.view.y1 - state.view.y0)) / 8);
-    const { row, column } = state.cell ?? { row: 0, column: 0 };
-    const jump = state.cell ? 1 : 0;
-    choose(row + jump * move[0], column + jump * move[1], true);
+    const { query, key } = state.cell ?? { query: layer().start, key: 0 };
+    const jump = state.cell ? sheet().bin : 0;
+    choose(query + jump * move[0], key + jump * move[1], true);
     follow();
   });
   at("in").onclick = () => zoom(0.5);
@@ -359,9 +375,9 @@ function beginBoard() {
 
 // The chosen cell stays in sight.
 function follow() {
-  const [x, y] = middle(state.cell);
+  const [x, y] = middle();
   const { x0, x1, y0, y1 } = state.view;
-  const half = layer().bin / 2;
+  const half = sheet().bin / 2;
   const out = (at, a, b) => (at - half < a ? at - half - a : at + half > b ? at + half - b : 0);
   const [dx, dy] = [out(x, x0, x1), out(y, y0, y1)];
   if (dx || dy) pan(dx, dy);

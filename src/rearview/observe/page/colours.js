@@ -40,18 +40,13 @@ function mixColours() {
 
 const twoSided = (scale) => changed || scale === "expected";
 
-// The numbers that a scale shows of a map: shares, what is left without the first key, or times uniform attention.
-function shownNumbers(scale, l = state.layer, h = state.head) {
-  const map = of("map", l, h);
-  if (scale === "expected") {
-    const uniform = of("uniform", l, h);
-    return map.map((x, n) => (uniform[n] ? x / uniform[n] : 0));
-  }
+// The numbers that a scale shows of a sheet: shares, what is left without the first key, or times uniform attention.
+function shownNumbers(scale, { map, uniform, first, left: before, columns }) {
+  if (scale === "expected") return map.map((x, n) => (uniform[n] ? x / uniform[n] : 0));
   if (scale !== "without_first") return map;
-  const [first, columns] = [of("first", l, h), layers[l].columns];
   return map.map((x, n) => {
     const gone = first[Math.floor(n / columns)];
-    const left = n % columns ? x : Math.max(0, x - gone);
+    const left = before || n % columns ? x : Math.max(0, x - gone);
     return gone < 1 ? left / (1 - gone) : 0;
   });
 }
@@ -73,11 +68,10 @@ function strength(scale, top) {
   return scale === "log" ? (x) => within(log(x)) : (x) => within(x / top);
 }
 
-// A map as a small picture, one pixel a cell; what the mask forbids has a colour of its own.
-function pixels(scale, l = state.layer, h = state.head) {
-  const { rows, columns } = layers[l];
-  const values = shownNumbers(scale, l, h);
-  const uniform = of("uniform", l, h);
+// A sheet as a small picture, one pixel a cell; what the mask forbids has a colour of its own.
+function pixels(scale, sheet) {
+  const { rows, columns, uniform } = sheet;
+  const values = shownNumbers(scale, sheet);
   const shade = strength(scale, topOf(scale, values));
   const colours = twoSided(scale) ? shades.sides : shades.ramp;
   const picture = new OffscreenCanvas(columns, rows);
@@ -101,7 +95,7 @@ function drawRamp() {
   pen.drawImage(strip, 0, 0, wide, 12);
   pen.strokeStyle = colour("--line");
   pen.strokeRect(0.5, 0.5, wide - 1, 11);
-  const top = topOf(scale, shownNumbers(scale));
+  const top = topOf(scale, shownNumbers(scale, sheetFor(state.view)));
   const ends = changed ? [signed(-top), "no change", signed(top)]
     : scale === "expected" ? ["1/32 or less", "as uniform", "32 times"]
     : scale === "log" ? ["under 0.01 %", "1 %", "100 %"] : ["0", share(top / 2), share(top)];

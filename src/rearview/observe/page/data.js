@@ -1,5 +1,5 @@
 // What the page carries: a list of layers and heads, and their numbers in one packed block.
-// The files of this folder are joined into one module: data.js, colours.js, heads.js, board.js, side.js, page.js.
+// The files of this folder are joined into one module: data.js, near.js, colours.js, heads.js, board.js, side.js, page.js.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const changed = data.kind === "diff";

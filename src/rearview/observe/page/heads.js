@@ -12,7 +12,7 @@ function headSize() {
 
 function thumbnail(l, h) {
   const key = `${state.scale}.${l}.${h}`;
-  if (!thumbnails.has(key)) thumbnails.set(key, pixels(state.scale, l, h));
+  if (!thumbnails.has(key)) thumbnails.set(key, pixels(state.scale, wholeSheet(l, h)));
   return thumbnails.get(key);
 }
 

@@ -1,8 +1,10 @@
 // The page as a whole: which head, which scale, which pair; and what the keys do.
 
-function choose(row, column, pin) {
-  const one = layer();
-  state.cell = { row: Math.max(0, Math.min(one.rows - 1, row)), column: Math.max(0, Math.min(one.columns - 1, column)) };
+// A pair of positions; the cell that it lies in is chosen.
+function choose(query, key, pin) {
+  const { start, queries, keys } = layer();
+  const within = (position, low, high) => Math.max(low, Math.min(high, position));
+  state.cell = { query: within(query, start, start + queries - 1), key: within(key, 0, keys - 1) };
   state.pinned = pin;
   drawBoard();
   drawReading();
@@ -39,15 +41,19 @@ function drawHead() {
   at("head").replaceChildren(...one.heads.map((each, n) => make("option", { value: n, textContent: each.head })));
   at("head").value = state.head;
   at("sentences").replaceChildren(...each.sentences.map((textContent) => make("li", { textContent })));
-  at("resolution").textContent = one.resolution;
   at("board").ariaLabel = `${one.queries} queries (rows) and ${one.keys} keys (columns). ${each.sentences.join(" ")} Arrow keys move from pair to pair, plus and minus zoom.`;
   drawBoard();
-  drawRamp();
   drawReading();
   drawFigures();
   drawBack();
   drawLinks();
   shadeText();
+}
+
+function tellResolution() {
+  const [one, exact] = [layer(), "One cell is one query and one key, with its exact weight."];
+  at("resolution").textContent = isNear(state.view) && one.bin > 1 ? exact
+    : `${one.resolution} ${head().near ? "Zoom in to see every pair with its exact weight." : one.elsewhere}`;
 }
 
 function chooseScale(scale) {
@@ -59,7 +65,6 @@ function chooseScale(scale) {
     button.tabIndex = button.value === scale ? 0 : -1;
   }
   drawBoard();
-  drawRamp();
   drawHeads();
   remember();
 }
@@ -131,8 +136,8 @@ let room = 0;
 function redraw() {
   if (document.body.clientWidth === room) return;
   room = document.body.clientWidth;
+  picture = null;
   drawBoard();
-  drawRamp();
   drawBack();
   drawHeads();
 }

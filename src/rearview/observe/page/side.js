@@ -1,16 +1,14 @@
 // Beside and below the map: the pair that is pointed at, the figures, how far back, the links, the text.
 
 function drawReading() {
-  const [one, cell] = [layer(), state.cell];
-  if (!cell) {
+  const one = layer();
+  if (!state.cell) {
     at("value").textContent = "";
     at("reading").textContent = "Point at the map, or tap it: here is who hears whom.";
     at("compared").textContent = "";
     return;
   }
-  const n = cell.row * one.columns + cell.column;
-  const [mass, uniform] = [of("map")[n], of("uniform")[n]];
-  const [[q0, q1], [k0, k1]] = [queriesOf(cell.row), keysOf(cell.column)];
+  const [{ mass, uniform, before }, [[q0, q1], [k0, k1]]] = [numbersOfCell(), chosenCell()];
   const query = named("query", "queries", one.querySet, q0, q1);
   const key = named("key", "keys", one.keySet, k0, k1);
   const many = q1 - q0 > 1;
@@ -24,8 +22,20 @@ function drawReading() {
     ? `is what ${key} ${mass < 0 ? "loses" : "gains"} from ${query}${many ? ", on average" : ""}.`
     : `of the attention of ${query}${many ? ", on average," : ""} goes to ${key}.`;
   const ratio = mass / uniform;
-  at("compared").textContent = changed ? `Before ${share(of("before")[n])}, after ${share(of("before")[n] + mass)}.`
+  at("compared").textContent = changed ? `Before ${share(before)}, after ${share(before + mass)}.`
     : uniform ? `Uniform attention: ${share(uniform)}${mass ? `; this is ${ratio >= 1 ? `${times(ratio)} times as much` : `1/${times(1 / ratio)} of it`}` : ""}.` : "";
+}
+
+// Of the chosen cell, which may be out of sight: there a near sheet has no numbers.
+function numbersOfCell() {
+  const { query, key } = state.cell;
+  if (isNear(state.view)) {
+    const listening = listener(query);
+    return { mass: listening.weight(key), uniform: listening.hears(key) ? 1 / listening.count : 0 };
+  }
+  const { map, uniform, columns } = sheet();
+  const n = rowOf(query) * columns + columnOf(key);
+  return { mass: map[n], uniform: uniform[n], before: changed ? of("before")[n] : null };
 }
 
 function drawFigures() {
@@ -56,10 +66,10 @@ function drawBack() {
     pen.fillStyle = colour(x < 0 ? "--less-2" : "--teal");
     pen.fillRect(n * each + 1.5, base - Math.max(0, tall), each - 3, Math.max(1, Math.abs(tall)));
     pen.fillStyle = colour("--quiet");
-    // A bar is named by where it begins.
-    pen.textAlign = "center";
+    // A bar is named by where it begins; a name that is wider than the first bar begins with it.
+    pen.textAlign = n ? "center" : "left";
     const begins = edges[n].split("–")[0];
-    if (n % Math.ceil(30 / each) === 0) pen.fillText(begins.length > 3 && begins !== "ahead" ? `${Math.round(begins / 1024)}k` : begins, (n + 0.5) * each, foot + 14);
+    if (n % Math.ceil(30 / each) === 0) pen.fillText(begins.length > 3 && begins !== "ahead" ? `${Math.round(begins / 1024)}k` : begins, (n ? n + 0.5 : 0) * each, foot + 14);
   });
   const told = [...mass].map((x, n) => `${edges[n]}: ${changed ? signed(x) : share(x / total)}`);
   at("back").ariaLabel = `Share of the attention by distance. ${told.join("; ")}.`;
@@ -105,7 +115,7 @@ function writeText() {
 function hear(position) {
   const one = layer();
   const query = Math.max(one.start, Math.min(one.start + one.queries - 1, position));
-  choose(rowOf(query), state.cell?.column ?? 0, true);
+  choose(query, state.cell?.key ?? 0, true);
   follow();
 }
 
@@ -122,21 +132,29 @@ function walkText(event) {
   hear(next);
 }
 
+// The share of a key, or of its bin, of what a query hears.
+function heardBy(query) {
+  if (isNear(state.view)) return listener(query).weight;
+  const { map, columns } = sheet();
+  const row = rowOf(query);
+  return (key) => map[row * columns + columnOf(key)];
+}
+
 function shadeText() {
   if (!buttons) return;
   const one = layer();
-  const row = state.cell?.row ?? null;
-  const map = of("map");
-  const values = buttons.map((_, n) => (row === null ? of("received")[Math.floor(n / one.keyStep)] : map[row * one.columns + Math.floor(n / one.bin)]));
+  const query = state.cell?.query ?? null;
+  const heard = query === null ? (key) => of("received")[Math.floor(key / one.keyStep)] : heardBy(query);
+  const values = buttons.map((_, n) => heard(n));
   const top = Math.max(...values.map(Math.abs)) || 1;
   const [more, less] = [channels(colour("--more-2")), channels(colour("--less-2"))];
-  const [q0, q1] = row === null ? [-1, -1] : queriesOf(row);
+  const [q0, q1] = query === null ? [-1, -1] : queriesOf(rowOf(query));
   const own = one.kind !== "cross";
   buttons.forEach((button, n) => {
     const depth = Math.sqrt(Math.abs(values[n]) / top) * 0.72;
     button.style.backgroundColor = `rgb(${(values[n] < 0 ? less : more).join(" ")} / ${depth.toFixed(3)})`;
     button.classList.toggle("query", own && n >= q0 && n < q1);
   });
-  at("text-note").textContent = row === null ? "shaded by what each token receives; choose one to see whom it hears"
+  at("text-note").textContent = query === null ? "shaded by what each token receives; choose one to see whom it hears"
     : `shaded by ${changed ? "the change of what" : "what"} ${named("query", "queries", one.querySet, q0, q1)} hears`;
 }

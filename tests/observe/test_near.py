@@ -1,0 +1,163 @@
+"""Long inputs, near: in the page every pair has its exact weight, computed there from queries and keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from rearview import Mask, alibi, causal, documents, prefix, where, window
+from rearview.observe import Layer, Seen
+from rearview.observe.glance import Glance
+from rearview.observe.html import page as page_of
+from rearview.observe.kept import Kept
+from rearview.observe.near import near_of
+from rearview.observe.sentences import share
+from tests.browser import a_browser, offline
+from tests.observe import made
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 1000}}
+LENGTH, HEADS = 400, 4
+
+
+def watched(
+    mask: Mask = causal(),
+    *,
+    dtype: torch.dtype = torch.float32,
+    key_heads: int = HEADS,
+    cut: int = LENGTH,
+    **options: Any,
+) -> Seen:
+    """One layer over 400 positions, in bins; from `cut` on, position by position, as in generation."""
+    query, key = (x.to(dtype) for x in made.queries_and_keys(LENGTH, HEADS))
+    key = key[:, :key_heads]
+    calls = [(0, cut), *((n, n + 1) for n in range(cut, LENGTH))]
+    statistics = kept = None
+    for start, stop in calls:
+        glance = Glance.of(query[:, :, start:stop], key[:, :, :stop], mask=mask, **options)
+        statistics = glance.statistics(statistics, map_size=64, links=8)
+        kept = Kept((glance,)) if kept is None else kept.and_then(glance)
+    assert statistics is not None
+    layer = Layer("blocks.0.attention", "self", 0, tuple(range(HEADS)), statistics, kept)
+    return Seen([layer], labels=made.labels(LENGTH))
+
+
+def written(seen: Seen, folder: Path, **options: Any) -> Path:
+    path = folder / "seen.html"
+    path.write_text(page_of(seen, **options), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as browser:
+        yield browser
+
+
+def pointed_at(page: Page, along: float, down: float) -> tuple[int, int, str]:
+    """Query, key and share under a point of the map, given as parts of its sides."""
+    board = page.locator("#board")
+    board.scroll_into_view_if_needed()
+    box = board.bounding_box()
+    assert box is not None
+    left, top, wide, high = (
+        float(board.get_attribute(f"data-{name}") or 0) for name in ("left", "top", "wide", "high")
+    )
+    page.mouse.move(box["x"] + left + along * wide, box["y"] + top + down * high)
+    reading = page.locator("#reading").inner_text()
+    positions = [int(text.replace(",", "")) for text in re.findall(r"(?:query|key) ([\d,]+)", reading)]
+    assert len(positions) == 2, reading
+    return positions[0], positions[1], page.locator("#value").inner_text()
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "window with a prefix": {"mask": causal() & (window(40) | prefix(2))},
+    "documents": {"mask": causal() & documents(torch.arange(LENGTH).unsqueeze(0) // 90)},
+    "shared keys": {"key_heads": 2},
+    "softcap": {"softcap": 3.0, "scale": 0.4},
+    "alibi": {"bias": alibi(HEADS)},
+    "learned sinks": {"sinks": torch.tensor([1.0, 0.5, 2.0, -1.0])},
+    "bfloat16": {"dtype": torch.bfloat16},
+    "float16": {"dtype": torch.float16},
+    "generation": {"cut": 380},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_zoomed_in_every_pair_has_its_exact_weight(browser: Browser, tmp_path: Path, case: str):
+    seen = watched(**CASES[case])
+    with offline(browser, written(seen, tmp_path), "#layer=0&head=2", **DESK) as page:
+        page.locator("body[data-ready]").wait_for()
+        bins = seen.layers[0].statistics.bin_width
+        assert page.locator("#board").get_attribute("data-bin") == str(bins)
+        assert f"Bins of {bins} tokens" in page.locator("#resolution").inner_text()
+        # Links lead to their pair, near enough to read it.
+        page.locator("#links tbody button").last.click()
+        assert page.locator("#board").get_attribute("data-bin") == "1"
+        assert page.locator("#resolution").inner_text().startswith("One cell is one query and one key")
+        shown = page.locator("#links tbody tr").last.locator("td").last.inner_text()
+        assert page.locator("#value").inner_text() == shown
+        page.keyboard.press("Escape")
+        for along, down in ((0.11, 0.52), (0.31, 0.93), (0.52, 0.55)):
+            query, key, value = pointed_at(page, along, down)
+            exact = float(seen.tile(0, 2, range(query, query + 1), range(key, key + 1)))
+            shown = float(value.replace(" %", "")) / (100 if " %" in value else 1)
+            assert shown == pytest.approx(exact, rel=6e-3), (query, key)
+
+
+def test_moving_on_by_keys_goes_past_the_edge_of_the_view(browser: Browser, tmp_path: Path):
+    seen = watched()
+    with offline(browser, written(seen, tmp_path), "#layer=0&head=3&scale=linear", **DESK) as page:
+        page.locator("body[data-ready]").wait_for()
+        board = page.locator("#board")
+        board.focus()
+        page.keyboard.press("ArrowDown")
+        for _ in range(6):
+            page.keyboard.press("+")
+        assert board.get_attribute("data-bin") == "1"
+        for _ in range(30):
+            page.keyboard.press("ArrowDown")
+        for _ in range(20):
+            page.keyboard.press("ArrowRight")
+        assert page.locator("#value").inner_text() == share(float(seen.tile(0, 3, range(30, 31), range(20, 21))))
+        # The text is shaded by what this one query hears.
+        assert "query 30 " in page.locator("#text-note").inner_text()
+        page.locator("#text button").nth(200).click()
+        assert "query 200 " in page.locator("#reading").inner_text()
+        # Every scale shows something, and all of it comes back.
+        pictures = set()
+        for _ in range(4):
+            page.keyboard.press("s")
+            pictures.add(board.screenshot())
+        assert len(pictures) == 4
+        page.keyboard.press("0")
+        assert board.get_attribute("data-bin") == "7"
+
+
+def test_a_page_that_has_no_room_says_where_exact_weights_are(browser: Browser, tmp_path: Path):
+    seen = watched()
+    small, one_more, large = (len(page_of(seen, max_bytes=size)) for size in (130_000, 230_000, 8_000_000))
+    assert small <= 130_000 < one_more <= 230_000 < large
+    with offline(browser, written(seen, tmp_path, max_bytes=130_000), "#layer=0&head=2", **DESK) as page:
+        page.locator("body[data-ready]").wait_for()
+        assert "seen.tile(0, head, rows, cols) gives exact weights." in page.locator("#resolution").inner_text()
+        page.locator("#links tbody button").first.click()
+        assert page.locator("#board").get_attribute("data-bin") == "7"
+
+
+def test_what_cannot_come_along_does_not():
+    query, key = made.queries_and_keys(8, 2)
+    no_ranges = where(lambda b, h, q, k: (q + k) % 2 == 0)
+    for mask, bias in ((causal(), torch.zeros(8, 8)), (no_ranges, None)):
+        glance = Glance.of(query, key, mask=mask, bias=bias)
+        statistics = glance.statistics(None, map_size=4, links=0)
+        for kept in (Kept((glance,)), None):
+            assert near_of(Layer("a", "self", 0, (0, 1), statistics, kept), item=0, row=0) is None
