@@ -142,6 +142,31 @@ def test_moving_on_by_keys_goes_past_the_edge_of_the_view(browser: Browser, tmp_
         assert board.get_attribute("data-bin") == "7"
 
 
+def test_two_fingers_zoom_to_the_pairs(browser: Browser, tmp_path: Path):
+    phone: dict[str, Any] = {"viewport": {"width": 375, "height": 700}, "has_touch": True, "is_mobile": True}
+    with offline(browser, written(watched(), tmp_path), "#layer=0&head=1", **phone) as page:
+        page.locator("body[data-ready]").wait_for()
+        board = page.locator("#board")
+        board.scroll_into_view_if_needed()
+        box = board.bounding_box()
+        assert box is not None
+        x, y = box["x"] + 0.6 * box["width"], box["y"] + 0.4 * box["height"]
+        device = page.context.new_cdp_session(page)
+
+        def touch(kind: str, apart: float) -> None:
+            fingers = [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}]
+            device.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers if apart else []})
+
+        for _ in range(3):
+            touch("touchStart", 20)
+            for apart in (30, 45, 60):
+                touch("touchMove", apart)
+            touch("touchEnd", 0)
+        page.locator("#board[data-bin='1']").wait_for()
+        page.touchscreen.tap(x, y)
+        assert re.search(r"query \d+ .* key \d+ ", page.locator("#reading").inner_text())
+
+
 def test_a_page_that_has_no_room_says_where_exact_weights_are(browser: Browser, tmp_path: Path):
     seen = watched()
     small, one_more, large = (len(page_of(seen, max_bytes=size)) for size in (130_000, 230_000, 8_000_000))
