@@ -5,8 +5,10 @@ installation without a compiler is one without the engine `native`, and says so.
 """
 
 import importlib.util
+import os
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,14 +22,20 @@ class NativeKernel(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        native = _native_build(Path(self.root))
+        root = Path(self.root).resolve()
+        native = _native_build(root)
+        inside = native.LIBRARY.parent.relative_to(root / "src").as_posix()
+        # A wheel can be made of a tree that is only there to be read; hatchling wants its files until it is done.
+        if version == "standard" and not os.access(root, os.W_OK):
+            self.elsewhere = tempfile.TemporaryDirectory()
+            native.move_out(Path(self.elsewhere.name))
         failure = native.install()
         if failure:
             self.app.display_warning(f"rearview is installed without its CPU kernel (engine 'native'): {failure}")
         # An editable installation reads the source tree, where the file already is.
         if version == "standard":
             file = native.NOT_BUILT if failure else native.LIBRARY
-            build_data["force_include"][str(file)] = str(file.relative_to(Path(self.root) / "src"))
+            build_data["force_include"][str(file)] = f"{inside}/{file.name}"
         if not failure:
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["pure_python"] = False

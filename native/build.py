@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -73,7 +74,8 @@ class Compiler:
     def find(cls) -> Compiler:
         named = os.environ.get("CXX")
         for name in [named] if named else ["c++", "g++", "clang++"]:
-            command = tuple(shlex.split(name))
+            # A program, whatever is in its name; or one with arguments.
+            command = (name,) if shutil.which(name) else _words("CXX", name)
             if command and shutil.which(command[0]):
                 return cls(command)
         raise BuildFailed(
@@ -82,12 +84,11 @@ class Compiler:
 
     @cached_property
     def is_x86(self) -> bool:
-        said = subprocess.run([*self.command, "-dumpmachine"], capture_output=True, text=True, check=False).stdout
-        return said.startswith(("x86_64", "amd64"))
+        return self._call(["-dumpmachine"]).stdout.startswith(("x86_64", "amd64"))
 
     @cached_property
     def version(self) -> str:
-        said = subprocess.run([*self.command, "--version"], capture_output=True, text=True, check=False).stdout
+        said = self._call(["--version"]).stdout
         return said.splitlines()[0] if said else ""
 
     def takes(self, flags: Sequence[str], *, linking: bool = False) -> bool:
@@ -95,8 +96,7 @@ class Compiler:
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "empty.out"
             mode = ["-shared", "-fPIC"] if linking else ["-c"]
-            call = [*self.command, *flags, *mode, "-x", "c++", "-", "-o", str(target)]
-            return subprocess.run(call, input="", capture_output=True, text=True, check=False).returncode == 0
+            return self._call([*flags, *mode, "-x", "c++", "-", "-o", str(target)]).returncode == 0
 
     def compile(self, sources: Sequence[Source], folder: Path) -> list[Path]:
         """Objects of the sources; those that nothing changed for are left as they are."""
@@ -108,7 +108,7 @@ class Compiler:
         # Beside the target and renamed: whoever has the old one loaded keeps it whole.
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        extra = shlex.split(os.environ.get("LDFLAGS", ""))
+        extra = _words("LDFLAGS", os.environ.get("LDFLAGS", ""))
         try:
             self._run([*map(str, objects), *flags, "-pthread", *extra, "-o", str(temporary)], f"linking {target.name}")
             os.replace(temporary, target)
@@ -117,7 +117,7 @@ class Compiler:
 
     def _object(self, source: Source, folder: Path) -> Path:
         target, needs = folder / f"{source.path.stem}.o", folder / f"{source.path.stem}.d"
-        flags = [*FLAGS, *source.flags, f"-I{NATIVE / 'include'}", *shlex.split(os.environ.get("CXXFLAGS", ""))]
+        flags = [*FLAGS, *source.flags, f"-I{NATIVE / 'include'}", *_words("CXXFLAGS", os.environ.get("CXXFLAGS", ""))]
         stamp = folder / f"{source.path.stem}.stamp"
         made_by = hashlib.sha256(repr((self.command, self.version, flags)).encode()).hexdigest()
         if _is_fresh(target, needs, stamp, made_by):
@@ -129,18 +129,36 @@ class Compiler:
         return target
 
     def _run(self, words: list[str], what: str) -> None:
-        done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
+        done = self._call(words)
         if done.returncode:
             raise BuildFailed(f"{what} with {self.version or self.command[0]} failed", done.stderr.strip())
         if done.stderr.strip():
             print(done.stderr.strip(), file=sys.stderr)
+
+    def _call(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            # What it says may be in any encoding.
+            return subprocess.run(
+                [*self.command, *words], input="", capture_output=True, text=True, errors="replace", check=False
+            )
+        except OSError as error:
+            raise BuildFailed(f"the compiler {self.command[0]} cannot be run: {error.strerror}") from error
+
+
+def _words(variable: str, value: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(value))
+    except ValueError as error:
+        raise BuildFailed(f"{variable} cannot be read as words: {error}: {value!r}") from error
 
 
 def _is_fresh(target: Path, needs: Path, stamp: Path, made_by: str) -> bool:
     if not (target.exists() and needs.exists() and stamp.exists()) or stamp.read_text() != made_by:
         return False
     made = target.stat().st_mtime_ns
-    files = needs.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    # As rules of make: behind a colon, spaces in names escaped.
+    rule = needs.read_text().replace("\\\n", " ").split(": ", 1)[1]
+    files = [file.replace("\\ ", " ") for file in re.split(r"(?<!\\)\s+", rule.strip())]
     return all(Path(file).exists() and Path(file).stat().st_mtime_ns <= made for file in files)
 
 
@@ -169,13 +187,17 @@ def kernel_sources(compiler: Compiler, extra: Sequence[str] = (), *, only: str |
     return [*(Source(path, (*flags, *macros)) for path in others), *sets]
 
 
+# The definition, and what puts it behind the interface.
+REFERENCE = ("reference.cpp", "reference_statistics.cpp", "reference_library.cpp")
+
+
 def reference_sources(extra: Sequence[str] = ()) -> list[Source]:
     """The definition in double precision, behind the same interface."""
     folder = NATIVE / "tests"
-    return [Source(folder / name, tuple(extra)) for name in ("reference.cpp", "reference_library.cpp")]
+    return [Source(folder / name, tuple(extra)) for name in REFERENCE]
 
 
-def build(target: Path = LIBRARY, *, kernel: str = "native") -> None:
+def build(target: Path, *, kernel: str = "native") -> None:
     """The library, or BuildFailed."""
     if sys.platform == "win32":
         raise BuildFailed("it is not built on Windows")
@@ -197,6 +219,12 @@ def build(target: Path = LIBRARY, *, kernel: str = "native") -> None:
         stamp.write_text(f"{target} {kernel} {target.stat().st_mtime_ns}")
 
 
+def move_out(folder: Path) -> None:
+    """Build into this folder, because the source tree cannot be written to."""
+    global OBJECTS, LIBRARY, NOT_BUILT
+    OBJECTS, LIBRARY, NOT_BUILT = folder / "objects", folder / LIBRARY.name, folder / NOT_BUILT.name
+
+
 def install(*, kernel: str = "native") -> str | None:
     """Build into the package, as REARVIEW_NATIVE says. None, or why there is no library; `require` raises instead."""
     wanted = os.environ.get("REARVIEW_NATIVE", "1")
@@ -205,14 +233,14 @@ def install(*, kernel: str = "native") -> str | None:
     try:
         if wanted == "0":
             raise BuildFailed("it was left out (REARVIEW_NATIVE=0)")
-        build(kernel=kernel)
+        build(LIBRARY, kernel=kernel)
     except BuildFailed as failure:
         # No older library is left to be taken for the new one.
         LIBRARY.unlink(missing_ok=True)
         if wanted == "require":
             raise
-        NOT_BUILT.parent.mkdir(exist_ok=True)
-        NOT_BUILT.write_text(f"{failure.why}\n")
+        NOT_BUILT.parent.mkdir(parents=True, exist_ok=True)
+        NOT_BUILT.write_text(f"{failure.why}\n", encoding="utf-8", errors="replace")
         return str(failure)
     NOT_BUILT.unlink(missing_ok=True)
     return None
