@@ -68,11 +68,24 @@ def test_a_graph_with_other_documents_of_the_same_length_is_the_same_graph():
             torch.testing.assert_close(run(*tensors, ids), expected)
 
 
-def test_a_graph_of_any_length():
-    run = compiled(lambda q, k, v: attend(q, k, v, mask=SINKS, engine="native"))
-    for time in (5, 9, 12, 30):
-        tensors = inputs(time)
-        torch.testing.assert_close(run(*tensors), attend(*tensors, mask=SINKS, engine="reference"))
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_graph_of_any_length(dynamic: bool | None):
+    run = compiled(lambda q, k, v: attend(q, k, v, mask=SINKS, engine="native"), dynamic=dynamic)
+    for time in (9, 12, 30, 31, 45):
+        # The second length makes the graph one for all.
+        with torch._dynamo.config.patch(error_on_recompile=time > 12):
+            tensors = inputs(time)
+            torch.testing.assert_close(run(*tensors), attend(*tensors, mask=SINKS, engine="reference"))
+
+
+def test_steps_with_a_growing_cache_are_one_graph():
+    query, key, value = inputs(50)
+    run = compiled(lambda q, k, v, start: attend(q, k, v, mask=causal() & window(4), q_start=start, engine="native"))
+    for time in (20, 21, 22, 30, 40):
+        given = (query[:, :, :1], key[:, :, :time], value[:, :, :time])
+        with torch._dynamo.config.patch(error_on_recompile=time > 21):
+            came = run(*given, time - 1)
+        torch.testing.assert_close(came, attend(*given, mask=causal() & window(4), engine="reference"))
 
 
 def test_dropout_in_a_graph_follows_the_global_seed():
@@ -113,6 +126,24 @@ def test_export(mask: Mask):
     exported = torch.export.export(Layer(mask), tuple(inputs()))
     assert "torch.ops.rearview.attention.default" in exported.graph_module.code
     torch.testing.assert_close(exported.module()(*inputs()), Layer(mask)(*inputs()))
+
+
+def test_export_for_any_length():
+    time = torch.export.Dim("time", min=4, max=100)
+    exported = torch.export.export(Layer(SINKS), tuple(inputs()), dynamic_shapes=({2: time},) * 3)
+    for length in (4, 33):
+        torch.testing.assert_close(exported.module()(*inputs(length)), Layer(SINKS)(*inputs(length)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_traced_function_computes_and_does_not_repeat(learns: bool):
+    traced = torch.jit.trace(Layer(SINKS), tuple(tensor.requires_grad_(learns) for tensor in inputs()))
+    others = [tensor.flip(2).requires_grad_(learns) for tensor in inputs()]
+    came, expected = traced(*others), Layer(SINKS)(*others)  # pyright: ignore[reportCallIssue]
+    assert torch.equal(came, expected)
+    if learns:
+        assert torch.equal(*(torch.autograd.grad(out.square().sum(), others[1])[0] for out in (came, expected)))
 
 
 class Seen(TorchDispatchMode):

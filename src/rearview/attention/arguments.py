@@ -25,6 +25,8 @@ def check_tensors(query: Any, key: Any, value: Any) -> None:
             raise BadArgument(name, expected="a tensor", came=type(tensor).__name__)
         if tensor.dtype not in FLOATS:
             raise BadArgument(name, expected="float16, bfloat16, float32 or float64", came=tensor.dtype)
+        if tensor.layout != torch.strided:
+            raise BadArgument(name, expected="a plain tensor, of rows in memory", came=tensor.layout)
         if tensor.ndim not in (2, 3, 4) or tensor.shape[-1] == 0:
             expected = "shape [batch, heads, time, dim] (or [batch, time, dim], or [time, dim])"
             raise BadArgument(name, expected=expected, came=list(tensor.shape))
@@ -37,7 +39,7 @@ def check_tensors(query: Any, key: Any, value: Any) -> None:
     if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
         came = f"{query.dtype}, {key.dtype}, {value.dtype}"
         raise BadArgument(together, expected="one dtype", came=came, advice="Cast them with .to(dtype).")
-    if key.shape[:-1] != value.shape[:-1]:
+    if key.shape != value.shape and key.shape[:-1] != value.shape[:-1]:
         raise BadArgument("value", expected="the batch, heads and time of key", came=_shapes(query, key, value))
     if query.shape[-1] != key.shape[-1]:
         came = f"{key.shape[-1]}: {_shapes(query, key, value)}"
@@ -61,7 +63,8 @@ def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     # What torch does for its own attention, done here so that every engine sees the same numbers.
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    # For tensors that are shapes only, torch has no autocast to ask for.
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
@@ -112,8 +115,9 @@ def finite_number(
     at_least: float = -math.inf,
     below: float = math.inf,
 ) -> float:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if fits and value > above and at_least <= value < below:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # Comparisons with infinity, which a NaN fails: a compiled graph can make them of a number that it does not know.
+    if is_number and -math.inf < value < math.inf and value > above and at_least <= value < below:
         return float(value)
     bounds = {"above": above, "at least": at_least, "below": below}
     limits = "".join(f", {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))

@@ -166,7 +166,7 @@ def _row_indices(rows: int | list[int] | Tensor, request: Request) -> Tensor:
 
 
 def _is_empty(request: Request) -> bool:
-    return request.frame.q_len == 0 or request.frame.k_len == 0 or request.batch == 0
+    return request.query.numel() == 0 or request.frame.k_len == 0
 
 
 def _nothing_to_hear(request: Request) -> tuple[Tensor, Tensor]:

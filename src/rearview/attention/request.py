@@ -63,12 +63,10 @@ class Request:
         check_tensors(query, key, value)
         query, key, value = as_autocast(query, key, value)
         # Two axes are one head of one sequence, three are a batch of one head.
-        query, key, value = (t[None, None] if t.ndim == 2 else t.unsqueeze(1) if t.ndim == 3 else t
-                             for t in (query, key, value))  # fmt: skip
+        if query.ndim < 4:
+            query, key, value = (t[None, None] if t.ndim == 2 else t.unsqueeze(1) for t in (query, key, value))
         frame = Frame.of(query.shape[2], key.shape[2], q_start)
         check_mask(mask, frame, batch=query.shape[0], heads=query.shape[1])
-        if scale is None:
-            scale = 1 / math.sqrt(query.shape[-1])
         return cls(
             query,
             key,
@@ -76,7 +74,7 @@ class Request:
             mask,
             frame,
             checked_bias(bias, query, key),
-            finite_number(scale, "scale"),
+            1 / math.sqrt(query.shape[-1]) if scale is None else finite_number(scale, "scale"),
             None if softcap is None else finite_number(softcap, "softcap", above=0.0),
             finite_number(dropout, "dropout", at_least=0.0, below=1.0),
             generator,
@@ -106,8 +104,11 @@ class Request:
 
     @property
     def needs_grad(self) -> bool:
-        tensors = (self.query, self.key, self.value, self.bias)
-        return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+        if not torch.is_grad_enabled():
+            return False
+        if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
+            return True
+        return isinstance(self.bias, Tensor) and self.bias.requires_grad
 
     @property
     def work_dtype(self) -> torch.dtype:

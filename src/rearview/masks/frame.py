@@ -20,11 +20,14 @@ LARGEST_NUMBER = 2**30 - 1
 
 def whole_number(value: Any, argument: str, *, at_least: int, advice: str = "") -> int:
     """`value` as an int, or an error that names the argument. Refuses bools and floats."""
-    try:
-        # A bool is an int to Python; window(True) is a slip, not a window of 1.
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+    number = value
+    # An int is left alone: in a compiled graph it may stand for any length, until it is asked for its number.
+    if type(value) not in (int, torch.SymInt):
+        try:
+            # A bool is an int to Python; window(True) is a slip, not a window of 1.
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
     if number is None or number < at_least:
         raise BadArgument(argument, expected=f"an integer of at least {at_least}", came=repr(value), advice=advice)
     if number > LARGEST_NUMBER:

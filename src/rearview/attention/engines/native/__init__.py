@@ -57,7 +57,8 @@ def refusals(request: Request) -> list[str]:
 def run(request: Request) -> tuple[Tensor, Tensor]:
     bias = request.bias if isinstance(request.bias, Tensor) else None
     given, work = (request.query, request.key, request.value, bias), Work.of(request)
-    if torch.compiler.is_compiling():
+    # torch.jit.trace would record the memory that is made for the answer, and not what fills it.
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return op.attention(*given, *work.for_operator())
     if not is_plain(*given):
         return NativeAttention.apply(*given, work)  # pyright: ignore[reportReturnType]

@@ -33,9 +33,12 @@ NOTHING = (0, 0, 0, 0, 0, 0)
 FAILURES = {1: "there is not enough memory for its work space", 2: "it does not understand the call"}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Options:
-    """All that is no tensor with a gradient. `slopes`: float32 [heads], contiguous, or None."""
+    """All that is no tensor with a gradient. `slopes`: float32 [heads], contiguous, or None.
+
+    Never changed, and not frozen either: that would cost a step with a cache a microsecond.
+    """
 
     ranges: Ranges
     q_start: int
@@ -54,11 +57,12 @@ def forward(
     The output lies in memory as the query does, [batch, time, heads, dim] for instance, unless it must be contiguous.
     """
     query, key, value = _last_beside(query), _last_beside(key), _last_beside(value)
-    if contiguous or query.shape[3] != value.shape[3]:
-        out = query.new_empty(query.shape[:3] + value.shape[3:])
+    batch, heads, q_len, dim = query.shape
+    if contiguous or dim != value.shape[3]:
+        out = query.new_empty((batch, heads, q_len, value.shape[3]))
     else:
-        out = torch.empty_like(query)
-    lse = torch.empty(query.shape[:3], dtype=SUMS[query.dtype])
+        out = _made_like(query)
+    lse = query.new_empty((batch, heads, q_len), dtype=SUMS[query.dtype])
     packed = _packed(query, key, value, bias, out, lse, options) + NO_BACKWARD
     _run(KERNEL.rv_forward, packed)  # pyright: ignore[reportOptionalMemberAccess]
     return out, lse
@@ -80,13 +84,12 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of query, key, value, each as that lies in memory, and, where it is needed, of the bias."""
     query, key, value, d_out = _last_beside(query), _last_beside(key), _last_beside(value), _last_beside(d_out)
+    # What was saved comes back through the hooks of others, who may lay it out anew.
+    out, lse = _last_beside(out), lse.contiguous()
     d_lse = None if d_lse is None else d_lse.contiguous()
-    layout = torch.contiguous_format if contiguous else torch.preserve_format
-    d_query = torch.empty_like(query, memory_format=layout)
-    d_key = torch.empty_like(key, memory_format=layout)
-    d_value = torch.empty_like(value, memory_format=layout)
+    d_query, d_key, d_value = (_made_like(each, contiguous=contiguous) for each in (query, key, value))
     # Summed in the type of the sums, whatever the bias has.
-    d_bias = torch.zeros(bias.shape, dtype=lse.dtype) if bias is not None and needs_bias else None
+    d_bias = lse.new_zeros(bias.shape) if bias is not None and needs_bias else None
     packed = _packed(query, key, value, bias, out, lse, options) + BACKWARD.pack(
         *_tensor(d_out),
         0 if d_lse is None else d_lse.data_ptr(),
@@ -97,6 +100,13 @@ def backward(
     )
     _run(KERNEL.rv_backward, packed)  # pyright: ignore[reportOptionalMemberAccess]
     return d_query, d_key, d_value, None if d_bias is None or bias is None else d_bias.to(bias.dtype)
+
+
+def statistics(query: Tensor, key: Tensor, bias: Tensor | None, lse: Tensor, options: Options, fields: bytes) -> None:
+    """Fills `lse`, and what `fields` points to: all that `rv_statistics_call` has behind its `rv_call`."""
+    query, key = _last_beside(query), _last_beside(key)
+    packed = _packed(query, key, key, bias, query, lse, options) + NO_BACKWARD + fields
+    _run(KERNEL.rv_statistics, packed)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _packed(
@@ -132,8 +142,15 @@ def _everywhere(bias: Tensor, query: Tensor, key: Tensor) -> tuple[int, ...]:
 
 
 def _last_beside(tensor: Tensor) -> Tensor:
-    """With the numbers of a row side by side, and so is what is made like it."""
+    """With the numbers of a row side by side."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _made_like(tensor: Tensor, *, contiguous: bool = False) -> Tensor:
+    """Memory for a result that lies as the tensor does, with the numbers of a row side by side."""
+    made = torch.empty_like(tensor, memory_format=torch.contiguous_format if contiguous else torch.preserve_format)
+    # Where rows of the tensor overlap, torch may put another axis innermost.
+    return made if made.stride(3) == 1 else tensor.new_empty(tensor.shape)
 
 
 def _run(function: Any, packed: bytes) -> None:

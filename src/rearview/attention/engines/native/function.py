@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from rearview.attention.engines import second_order
@@ -17,15 +18,18 @@ from rearview.attention.engines.transforms import mapped, no_forward_mode
 def is_plain(*tensors: Tensor | None) -> bool:
     """Are these tensors with memory of their own, and nobody looking over the shoulder?
 
-    A fake tensor, a subclass or a tensor of torch.func has no memory to point to, and what runs under a dispatch mode
-    must be an operator, or the mode would not see it. Nor may a tangent be lost, of forward-mode derivatives.
+    A fake tensor, a subclass or a tensor of torch.func has no memory to point to; that of a lazily negated one holds
+    other numbers; and what runs under a dispatch mode must be an operator, or the mode would not see it. Nor may a
+    tangent be lost, of forward-mode derivatives.
     """
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
     if forward_ad._current_level >= 0:
         return False
     for tensor in tensors:
-        if tensor is not None and type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        if tensor is None:
+            continue
+        if (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter) or tensor.is_neg():
             return False
     return True
 
@@ -36,8 +40,8 @@ def gradients(work: Work, saved: tuple, d_out: Tensor | None, d_lse: Tensor | No
     if d_out is None and d_lse is None:
         return None, None, None, None, None
     d_out = torch.zeros_like(out) if d_out is None else d_out
-    if torch.is_grad_enabled():
-        # Gradients that must have gradients themselves.
+    if torch.is_grad_enabled() or _is_batch(d_out, d_lse):
+        # Gradients that must have gradients themselves, or many at once.
         given = (query, key, value, bias, d_out, d_lse)
         options = {"request_of": work.request, "dropout": work.dropout, "engine": "native"}
         return *second_order.gradients(*given, **options), None
@@ -47,6 +51,11 @@ def gradients(work: Work, saved: tuple, d_out: Tensor | None, d_lse: Tensor | No
     tensors = (query, key, value, bias, out, lse, d_out, d_lse)
     grads = op.attention_backward(*tensors, needs_bias, *work.for_operator())
     return *grads[:3], grads[3] if needs_bias else None, None
+
+
+def _is_batch(*grads: Tensor | None) -> bool:
+    """Several gradients in one, as `torch.autograd.grad(..., is_grads_batched=True)` hands them down?"""
+    return any(grad is not None and _functorch.is_legacy_batchedtensor(grad) for grad in grads)
 
 
 class PlainAttention(torch.autograd.Function):

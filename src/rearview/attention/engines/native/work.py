@@ -27,9 +27,12 @@ from rearview.masks.families import Full
 CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Work:
-    """The graph keeps this, and must not keep activations alive through it. `softcap` is 0 where there is none."""
+    """The graph keeps this, and must not keep activations alive through it. `softcap` is 0 where there is none.
+
+    Never changed, and not frozen either: see `Options`.
+    """
 
     mask: Mask
     simplified: Mask
@@ -65,13 +68,13 @@ class Work:
         return self._options(everything(end - start), self.frame.q_start - start)
 
     def _options(self, ranges: Ranges, q_start: int) -> Options:
-        slopes = None if self.alibi is None else self.alibi.slopes.float().contiguous()
+        slopes = None if self.alibi is None else self.alibi.slopes.to(CPU, torch.float32).contiguous()
         seed = 0 if self.seed is None else int(self.seed)
         return Options(ranges, q_start, slopes, self.scale, self.softcap, self.dropout, seed)
 
     def for_operator(self) -> tuple[Any, ...]:
         """What follows the tensors with gradients in a call of `torch.ops.rearview.attention`."""
-        slopes = None if self.alibi is None else self.alibi.slopes
+        slopes = None if self.alibi is None else self.alibi.slopes.to(CPU)
         rest = (self.frame.q_start, self.scale, self.softcap, self.dropout)
         return slopes, self.seed, *words_of(self.mask), *rest
 
@@ -85,5 +88,5 @@ class Work:
 def _seed(request: Request) -> Tensor:
     generator = request.generator
     if generator is None:
-        return torch.randint(2**48, ())
+        return torch.randint(2**48, (), device=CPU)
     return torch.randint(2**48, (), generator=generator, device=generator.device)
