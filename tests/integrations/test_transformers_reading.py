@@ -10,10 +10,12 @@ import transformers as hf
 from torch import nn
 from transformers import AttentionInterface
 
-from rearview.errors import Unsupported
+from rearview.errors import RearviewError, Unsupported
 from rearview.integrations.transformers import masks_of
 from rearview.integrations.transformers.attention import rearview_attention
+from rearview.observe import observe
 from tests.integrations.transformers_models import decoder, inputs_of_other, other, real, tokens
+from tests.integrations.transformers_releases import T5_ASKS
 
 
 def test_each_layer_has_its_own():
@@ -54,6 +56,36 @@ def test_models_of_parts_keep_the_attention_of_each():
     before = [part.config._attn_implementation for part in model.modules() if hasattr(part, "config")]
     masks_of(model, **inputs_of_other("Whisper"))
     assert [part.config._attn_implementation for part in model.modules() if hasattr(part, "config")] == before
+
+
+def test_a_model_inside_a_module_of_ones_own():
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = decoder("Mistral")
+
+        def forward(self, ids: Any) -> Any:
+            return self.inner(ids)
+
+    wrapper = Wrapper()
+    found = masks_of(wrapper, ids=tokens())
+    assert {name: repr(mask) for name, mask in found.items()} == {
+        f"inner.model.layers.{n}.self_attn": "causal() & window(6)" for n in range(2)
+    }
+    assert wrapper.inner.config._attn_implementation == "sdpa"
+
+
+def test_not_while_it_is_watched():
+    model = decoder("Mistral")
+    with observe(model), pytest.raises(RearviewError, match="masks_of: this model is being watched"):
+        masks_of(model, input_ids=tokens())
+    assert len(masks_of(model, input_ids=tokens())) == 2
+
+
+@pytest.mark.skipif(not T5_ASKS, reason="T5 asks no attention function in this release")
+def test_parts_with_a_configuration_of_their_own():
+    found = masks_of(other("T5"), **inputs_of_other("T5"))
+    assert len(found) == 6
 
 
 @pytest.mark.parametrize("kind", ["mamba", "plain"])

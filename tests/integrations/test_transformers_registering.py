@@ -11,9 +11,12 @@ import torch
 import transformers as hf
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from rearview import MaskedSelfAttention
+from rearview.errors import Unsupported
 from rearview.integrations.transformers import NAME, register
 from rearview.integrations.transformers.attention import rearview_attention
 from rearview.integrations.transformers.masks import rearview_mask
+from rearview.observe import observe
 from tests.integrations.transformers_models import decoder, real, tokens
 
 
@@ -81,6 +84,22 @@ except MissingExtra as error:
         "register() needs the package 'transformers', which is not installed. "
         "Install it with: pip install 'rearview[transformers]'\n"
     ), done.stderr
+
+
+def test_transformers_that_is_too_old(monkeypatch: pytest.MonkeyPatch):
+    model = decoder("Llama")
+    monkeypatch.setattr(hf, "__version__", "4.57.6")
+    with pytest.raises(
+        Unsupported, match=r"^register\(\) with transformers 4.57.6:\n.*\n.*pip install 'transformers>=5"
+    ):
+        register()
+    with pytest.raises(Unsupported, match=r"^observe\(LlamaForCausalLM\) with transformers 4.57.6"), observe(model):
+        pass
+    # A model that is not of transformers has nothing to do with it.
+    layer = MaskedSelfAttention(8, 2)
+    with observe(layer) as seen:
+        layer(torch.randn(1, 3, 8))
+    assert seen.length == 3
 
 
 OLD: dict[str, dict[str, Any]] = {

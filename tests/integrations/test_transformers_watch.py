@@ -1,9 +1,16 @@
 """Watching transformers: which modules are found, and that the interfaces are left as they were."""
 
+import copy
+import pickle
+import threading
+from typing import Any
+
 import pytest
 import torch
 
 from rearview.errors import Unsupported
+from rearview.integrations.transformers import register
+from rearview.integrations.transformers.seams import seams_of
 from rearview.integrations.transformers.watch import Happened, attention_modules, watching
 
 transformers = pytest.importorskip("transformers")
@@ -98,3 +105,99 @@ def test_what_cannot_be_read_is_refused_before_anything_changes():
     model.config._attn_implementation_internal = None
     with pytest.raises(Unsupported, match="names no attention implementation"), watching(modules_of(model), print):
         pass
+
+
+def test_every_name_of_eager_attention_is_found():
+    """Files with several kinds of attention name it differently; the watched one must be the module's own."""
+    from transformers.models.llama4.modeling_llama4 import Llama4TextAttention, Llama4VisionAttention
+
+    def own(kind: type) -> list[str]:
+        return [seam.key for seam in seams_of(kind) if seam.implementation == "eager"]
+
+    assert own(Llama4TextAttention) == ["eager_attention_forward"]
+    assert own(Llama4VisionAttention) == ["vision_eager_attention_forward"]
+
+
+def test_another_implementation_meanwhile():
+    model, seen, ours = gpt2(), [], register()
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad(), watching(modules_of(model), lambda module, happened: seen.append(happened)):
+        for implementation in ("sdpa", "eager", ours):
+            model.set_attn_implementation(implementation)
+            model(ids)
+    assert len(seen) == 6
+    for number, happened in enumerate(seen):
+        torch.testing.assert_close(happened.call.weights(), seen[number % 2].call.weights())
+
+
+def test_a_compiled_model_is_watched_between_its_graphs():
+    model, seen = gpt2(), []
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        compiled(torch.tensor([[1, 2, 3]]))
+        with watching(modules_of(model), lambda module, happened: seen.append(happened)):
+            compiled(torch.tensor([[4, 5, 6]]))
+        compiled(torch.tensor([[1, 2, 3]]))
+        with watching(modules_of(model), lambda module, happened: seen.append(happened)):
+            model(torch.tensor([[4, 5, 6]]))
+    assert len(seen) == 4
+    torch.testing.assert_close(seen[0].call.query, seen[2].call.query)
+    torch._dynamo.reset()
+
+
+def test_copies_are_not_watched():
+    model, seen = gpt2(), []
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad(), watching(modules_of(model), lambda module, happened: seen.append(module)):
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        for each in copies:
+            each(ids)
+        assert seen == []
+    # What is left in them needs nothing of this package, and can be saved again.
+    for each in copies:
+        assert b"rearview" not in pickle.dumps(each)
+        assert torch.equal(each(ids).logits, model(ids).logits)
+
+
+def test_one_model_in_two_threads_at_once_is_found_out():
+    model, ids = gpt2(), torch.tensor([[1, 2, 3]])
+    inside = threading.Barrier(2, timeout=30)
+
+    def meet(*_: object) -> None:
+        inside.wait()
+
+    handle = model.transformer.h[0].attn.c_attn.register_forward_pre_hook(meet)
+
+    def run_two() -> None:
+        threads = [threading.Thread(target=model, args=(ids,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    with pytest.raises(Unsupported, match="several threads at once"), watching(modules_of(model), lambda *_: None):
+        run_two()
+    handle.remove()
+    seen: list[int] = []
+    with watching(modules_of(model), lambda *_: seen.append(threading.get_ident())):
+        thread = threading.Thread(target=model, args=(ids,))
+        thread.start()
+        thread.join()
+        model(ids)
+    assert len(seen) == 4
+
+
+def test_a_call_that_failed_is_not_one_that_asked_nobody():
+    model, ids = gpt2(), torch.tensor([[1, 2, 3]])
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    seen: list[Any] = []
+    with watching(modules_of(model), lambda module, happened: seen.append(happened)):
+        handle = model.transformer.h[1].attn.c_attn.register_forward_pre_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            model(ids)
+        handle.remove()
+        model(ids)
+    assert len(seen) == 3

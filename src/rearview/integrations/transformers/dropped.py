@@ -52,10 +52,11 @@ def refuse_what_would_be_dropped(
         if not _is_one_packed_row(query, key, given.get("cu_seq_lens_q"), given.get("cu_seq_lens_k")):
             reasons.append("cu_seq_lens for a batch, or for queries that are not the keys")
     if reasons:
+        as_theirs = 'model.set_attn_implementation("sdpa") or "eager" runs the model as transformers does.'
         raise Unsupported(
             f"the attention of {type(module).__name__} cannot be done exactly",
             reasons,
-            advice='model.set_attn_implementation("sdpa") or "eager" runs the model as transformers does.',
+            advice=as_theirs if ours else "The model runs so when it is not watched.",
         )
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rearview.errors import BadArgument
 from rearview.integrations.transformers.structure import Place, as_mask, joined, real_keys
 from rearview.integrations.transformers.travelling import TravellingMask
 from rearview.masks import Frame, dense
@@ -28,23 +27,15 @@ from rearview.masks import Frame, dense
 
 def rearview_mask(
     *,
-    batch_size: int,
-    kv_length: int,
-    q_length: int | None = None,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None,
     attention_mask: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    cache_position: Tensor | None = None,
-    **options: Any,
+    **asked: Any,
 ) -> Tensor:
     """The mask of `mask_function` and the padding `attention_mask` [batch, position], True = a real key.
 
-    `dtype` is the model's. Earlier versions of transformers 5 give `cache_position`, the position of each query, for
-    `q_length` and `q_offset`. The other options say when None would do, which never is said here, and how to evaluate
-    a function that is not known.
+    `dtype` is the model's. What else is `asked` says where queries and keys stand (`Place.asked`), on which device,
+    when None would do, which is never said here, and how to evaluate a function that is not known.
 
     >>> rearview_mask(batch_size=1, q_length=1, kv_length=3, q_offset=2, attention_mask=torch.tensor([[0, 1, 1]]))
     TravellingMask(causal() & padding([[False, True, True]]), 1 query at 2, 3 keys)
@@ -52,33 +43,23 @@ def rearview_mask(
     from transformers import masking_utils as theirs
 
     function = theirs.causal_mask_function if mask_function is None else mask_function
-    asked: dict[str, Any] = {"q_length": q_length, "q_offset": q_offset, "device": device}
-    if cache_position is not None:
-        asked = {"cache_position": cache_position}
-        q_length, q_offset, device = len(cache_position), cache_position[0], cache_position.device
-    if q_length is None:
-        raise BadArgument("q_length", expected="how many queries there are, or cache_position", came="neither")
+    positions = asked.get("cache_position")
+    device = asked.get("device", "cpu") if positions is None else positions.device
 
     def evaluated() -> Tensor:
         """Bool [batch, 1, query, key], made by transformers for every pair."""
         skips: dict[str, Any] = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
         return theirs.sdpa_mask(  # type: ignore[return-value]
-            batch_size=batch_size,
-            kv_length=kv_length,
-            kv_offset=kv_offset,
-            mask_function=function,
-            attention_mask=attention_mask,
-            **(options | asked | skips),
+            mask_function=function, attention_mask=attention_mask, **(asked | skips)
         )
 
     # A compiled graph cannot read values, such as where a static cache stands: there the mask is a dense tensor.
     if torch.compiler.is_compiling():
         return torch.where(evaluated(), torch.zeros((), dtype=dtype, device=device), torch.finfo(dtype).min)
-    # A static cache counts in a tensor.
-    place = Place(q_length, kv_length, int(q_offset), int(kv_offset), batch_size)
+    place = Place.asked(**asked)
     mask, frame = as_mask(function, place), place.frame
     if mask is None:
-        mask, frame = dense(evaluated()), Frame.of(q_length, kv_length)
+        mask, frame = dense(evaluated()), Frame.of(place.q_len, place.k_len)
     elif attention_mask is not None:
         mask = joined(mask, real_keys(attention_mask, place))
-    return TravellingMask.of(mask, frame, batch=batch_size, dtype=dtype, device=device)
+    return TravellingMask.of(mask, frame, batch=place.batch, dtype=dtype, device=device)

@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rearview.errors import Unsupported
+from rearview.errors import RearviewError, Unsupported
 from rearview.integrations.transformers.attention import rearview_attention
 from rearview.integrations.transformers.call import Call
 from rearview.integrations.transformers.registering import NAME, register
+from rearview.integrations.transformers.watch import is_watched
 from rearview.masks import Mask
 
 
@@ -39,6 +40,8 @@ def masks_of(model: nn.Module, **inputs: Any) -> dict[str, Mask]:
     register()
     from transformers import AttentionInterface
 
+    if is_watched(model):
+        raise RearviewError("masks_of: this model is being watched. Ask before `with observe(...)`, or behind it.")
     names = {module: name for name, module in model.named_modules()}
     found: dict[str, Mask] = {}
 
@@ -48,12 +51,14 @@ def masks_of(model: nn.Module, **inputs: Any) -> dict[str, Mask]:
             found[names[module]] = Call.of(module, *tensors, **options).mask
         return rearview_attention(module, *tensors, **options)
 
-    # From the whole to its parts: what is set for a whole goes down to its parts.
-    configs: list[Any] = [part.config for part in model.modules() if _chooses_attention(part)]
-    before = [(config, config._attn_implementation) for config in configs]
+    # From the whole to its parts. Each is asked by itself: the whole may be no model of transformers, and some releases
+    # leave out parts with a configuration of their own (the encoder and the decoder of T5 until 5.19).
+    parts: list[Any] = [part for part in model.modules() if _chooses_attention(part)]
+    before = [(part.config, part.config._attn_implementation) for part in parts]
     try:
-        if before:
-            model.set_attn_implementation(NAME)  # type: ignore[operator]
+        for part in parts:
+            if part.config._attn_implementation != NAME:
+                part.set_attn_implementation(NAME)
         AttentionInterface.register(NAME, listening)
         with torch.no_grad():
             model(**inputs)

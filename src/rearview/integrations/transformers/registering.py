@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from rearview.errors import MissingExtra
+from rearview.integrations.transformers.release import check_release
 
 NAME = "rearview"
 
@@ -23,10 +23,9 @@ def register() -> str:
     >>> model.config._attn_implementation
     'rearview'
     """
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
-        raise MissingExtra("transformers", extra="transformers", needed_for="register()") from error
+    check_release("register()")
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     from rearview.integrations.transformers.attention import rearview_attention
     from rearview.integrations.transformers.masks import rearview_mask
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rearview.errors import BadArgument
 from rearview.masks import Frame, Mask, causal, chunks, documents, full, padding, window
 from rearview.masks.families import Causal, Full
 
@@ -38,6 +39,32 @@ class Place:
     q_offset: int
     kv_offset: int
     batch: int
+
+    @classmethod
+    def asked(
+        cls,
+        *,
+        batch_size: int,
+        kv_length: int,
+        q_length: int | None = None,
+        q_offset: int | Tensor = 0,
+        kv_offset: int | Tensor = 0,
+        cache_position: Tensor | None = None,
+        **others: Any,
+    ) -> Place:
+        """The place that a mask function of transformers is asked for; the other options say other things.
+
+        Releases before 5.4 give `cache_position`, the position of each query, for `q_length` and `q_offset`. A static
+        cache counts in a tensor.
+
+        >>> Place.asked(batch_size=1, kv_length=5, cache_position=torch.tensor([3, 4]))
+        Place(q_len=2, k_len=5, q_offset=3, kv_offset=0, batch=1)
+        """
+        if cache_position is not None:
+            q_length, q_offset = len(cache_position), cache_position[0]
+        if q_length is None:
+            raise BadArgument("q_length", expected="how many queries there are, or cache_position", came="neither")
+        return cls(q_length, kv_length, int(q_offset), int(kv_offset), batch_size)
 
     @property
     def frame(self) -> Frame:

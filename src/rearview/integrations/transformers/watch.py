@@ -9,19 +9,18 @@
     causal() 0
     causal() 0
 
-An attention module asks the attention interface for the function that its implementation is called by. While it is
-watched, the answer is a function that calls that one, returns what it returns, and shows the call. The name of the
-implementation stays as it is: models decide by it, and a name that the mask interface does not know gets no mask at
-all, without a word. The function that makes the masks is watched as well, as it knows where queries and keys stand.
+While a module is watched, the functions that it may be answered with (`seams`) are functions which call those, return
+what they return, and show the call. The functions that make masks are watched as well, as they know where queries and
+keys stand (`made`).
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,15 +28,12 @@ from torch import Tensor, nn
 
 from rearview.attention.outside import outside_graphs
 from rearview.errors import Unsupported
+from rearview.integrations.transformers import made
 from rearview.integrations.transformers.call import Call
-from rearview.integrations.transformers.structure import Place, as_mask, joined, real_keys
-from rearview.integrations.transformers.travelling import TravellingMask
+from rearview.integrations.transformers.seams import Function, asks, entries_of, replaced, seams_of
 
-INTERFACE, EAGER = "ALL_ATTENTION_FUNCTIONS", "eager_attention_forward"
 # What a module calls the sequence that it hears, where that is not its own.
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
-# Masks of one forward pass: one a kind of layer, and a few to spare.
-FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +58,12 @@ See = Callable[[nn.Module, Happened], None]
 
 def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that go through the attention interface, by name, in the order of the model."""
-    return [(name, module) for name, module in model.named_modules() if _globals_of(type(module)) is not None]
+    return [(name, module) for name, module in model.named_modules() if asks(type(module))]
 
 
-def _globals_of(kind: type) -> dict[str, Any] | None:
-    """Where the `forward` of a class finds the interface, if it uses it."""
-    for each in kind.__mro__:
-        if "forward" not in each.__dict__:
-            continue
-        function = inspect.unwrap(each.__dict__["forward"])
-        code = getattr(function, "__code__", None)
-        if code is None:
-            return None
-        if INTERFACE in code.co_names:
-            return function.__globals__
-        if "super" not in code.co_names:
-            return None
-    return None
+def is_watched(model: nn.Module) -> bool:
+    """Is a part of it being watched now?"""
+    return any(module in _watchers for module in model.modules())
 
 
 @contextmanager
@@ -86,28 +71,32 @@ def watching(modules: Iterable[nn.Module], see: See) -> Iterator[None]:
     """Show each attention of these modules to `see`, after it was computed.
 
     `Unsupported` at once where the implementation cannot be read, and at the end where a module ran without asking the
-    interface.
+    interface, or in two threads at once.
     """
     modules = list(modules)
     for module in modules:
         _check(module)
-    calls = {module: _Calls(module, see) for module in modules}
+    running: set[int] = set()
+    calls = {module: _Calls(module, see, running) for module in modules}
     with ExitStack() as stack:
-        # Masks of earlier runs say nothing of this one.
-        _made.clear()
-        stack.callback(_made.clear)
+        stack.callback(lambda: _watchers or made.forget())
         for module, own in calls.items():
             stack.enter_context(_hooked(module, own))
             _watchers[module] = own
             stack.callback(_watchers.pop, module, None)
-            scope = _globals_of(type(module))
-            assert scope is not None
-            stack.enter_context(_replaced(scope[INTERFACE], _name(module), _attention))
-            stack.enter_context(_replaced(_masks(), _name(module), _mask))
+        # All of them, as the model may be given another implementation meanwhile.
+        stack.enter_context(replaced((seam for kind in set(map(type, modules)) for seam in seams_of(kind)), _attention))
+        stack.enter_context(replaced(entries_of(_masks()), _mask))
         yield
-    if blind := [type(module).__name__ for module, own in calls.items() if own.ran and not own.seen]:
-        reasons = [f"{name} ran without asking the attention interface" for name in sorted(set(blind))]
+    if blind := sorted({type(module).__name__ for module, own in calls.items() if own.is_blind}):
+        reasons = [f"{name} ran without asking the attention interface" for name in blind]
         raise Unsupported("This model cannot be watched", reasons)
+    if any(own.is_torn for own in calls.values()):
+        raise Unsupported(
+            "What was seen cannot be told apart",
+            ["the model ran in several threads at once, and its layers saw now this run, now that"],
+            advice="Watch one run at a time, or give each thread a model of its own.",
+        )
 
 
 def _check(module: nn.Module) -> None:
@@ -127,96 +116,66 @@ def _name(module: nn.Module) -> Any:
 
 
 class _Calls:
-    """What is known of a module while it runs."""
+    """What is known of a module while it runs; `running` are the threads in which one of the watched modules does."""
 
-    def __init__(self, module: nn.Module, see: See):
-        self.see, self.ran, self.seen, self.is_cross = see, False, False, False
+    def __init__(self, module: nn.Module, see: See, running: set[int]):
+        self.see, self.is_blind, self.is_torn = see, False, False
         self._parameters = list(inspect.signature(type(module).forward).parameters)[1:]
+        self._running = running
+        # Of the call in this thread.
+        self.now = threading.local()
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
-        self.ran, self.is_cross = True, any(given.get(name) is not None for name in OTHER_SEQUENCE)
+        self.now.seen, self.now.is_cross = False, any(given.get(name) is not None for name in OTHER_SEQUENCE)
+        self._running.add(threading.get_ident())
+        self.is_torn |= len(self._running) > 1
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        self._running.discard(threading.get_ident())
+        # A call that failed returns nothing.
+        self.is_blind |= out is not None and not self.now.seen
+
+
+class _Hook:
+    """A hook of a module. In a copy of the module, or in a file, it is one that does nothing."""
+
+    def __init__(self, function: Function):
+        self.function = outside_graphs(function)
+
+    def __call__(self, *args: Any) -> None:
+        self.function(*args)
+
+    def __reduce__(self) -> Any:
+        # It takes anything, and whoever opens the file has it.
+        return getattr, (nullcontext(), "__exit__")
 
 
 @contextmanager
 def _hooked(module: nn.Module, own: _Calls) -> Iterator[None]:
-    handle = module.register_forward_pre_hook(own.before, with_kwargs=True)
+    handles = [
+        module.register_forward_pre_hook(_Hook(own.before), with_kwargs=True),
+        module.register_forward_hook(_Hook(own.after), always_call=True),
+    ]
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """A mask that was made for the model: where it stands, the mask itself (None: none was needed), its structure.
-
-    `is_causal` False is the mask of an encoder, or of what a decoder hears of one.
-    """
-
-    place: Place
-    mask: Callable[[], Any] | None
-    structured: TravellingMask | None
-    is_causal: bool
-
-    def is_the_same(self, mask: Any) -> bool:
-        return mask is not None and self.mask is not None and self.mask() is mask
-
-    def fits(self, mask: Any, q_len: int, k_len: int) -> bool:
-        """Could it be a copy? Models crop their masks, and move them."""
-        return (self.place.q_len, self.place.k_len) == (q_len, k_len) and (mask is None) == (self.mask is None)
-
-
-# Who watches which module. One replacement of an interface serves all watchers.
+# Who watches which module.
 _watchers: weakref.WeakKeyDictionary[nn.Module, _Calls] = weakref.WeakKeyDictionary()
-_users: dict[tuple[int, str], int] = {}
-# The masks that were made last: where their queries and keys stand, and what was handed to the model.
-_made: deque[_Made] = deque(maxlen=FEW)
 
 
-@contextmanager
-def _replaced(interface: Any, name: str, make: Callable[[Any, str], Callable[..., Any]]) -> Iterator[None]:
-    """The function of this name is a watching one, until the last watcher leaves."""
-    key = (id(interface), name)
-    if not _users.get(key):
-        # An entry of the instance hides that of the class, and leaves it alone; it may have one already.
-        own = interface._local_mapping.get(name)
-        interface[name] = _Replacement(make(interface.get(name), name), own)
-    _users[key] = _users.get(key, 0) + 1
-    try:
-        yield
-    finally:
-        _users[key] -= 1
-        if not _users[key]:
-            replacement = interface._local_mapping.get(name)
-            if isinstance(replacement, _Replacement):
-                del interface[name]
-                if replacement.instead_of is not None:
-                    interface[name] = replacement.instead_of
-
-
-class _Replacement:
-    """The watching function, and what stood in its place."""
-
-    def __init__(self, function: Callable[..., Any], instead_of: Any):
-        self.function, self.instead_of = function, instead_of
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
-def _attention(original: Callable[..., Any] | None, name: str) -> Callable[..., Any]:
+def _attention(original: Function, name: str) -> Function:
     show = outside_graphs(_show)
 
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **options: Any
     ) -> Any:
-        # Each model has an eager attention of its own, which is in no list.
-        function = original if original is not None else (_globals_of(type(module)) or {})[EAGER]
-        out = function(module, query, key, value, attention_mask, *args, **options)
-        own = _watchers.get(module)
-        if own is not None:
-            show(own, module, name, query, key, value, attention_mask, _named(function, args) | options)
+        out = original(module, query, key, value, attention_mask, *args, **options)
+        show(module, name, query, key, value, attention_mask, _named(original, args) | options)
         return out
 
     return attention
@@ -229,7 +188,6 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any
 
 
 def _show(
-    own: _Calls,
     module: nn.Module,
     implementation: str,
     query: Tensor,
@@ -238,8 +196,11 @@ def _show(
     mask: Any,
     options: dict[str, Any],
 ) -> None:
-    own.seen = True
-    place, structured = (None, None) if own.is_cross else _place_of(module, mask, query, key)
+    own = _watchers.get(module)
+    if own is None:
+        return
+    own.now.seen = True
+    place, structured = (None, None) if own.now.is_cross else made.place_of(module, mask, query, key)
     if structured is not None:
         mask = structured
     if place is not None and getattr(module, "is_causal", True):
@@ -252,59 +213,28 @@ def _show(
             options = {**options, "position_bias": bias[..., :filled]}
     call = Call.of(module, query, key, value, mask, implementation=implementation, **options)
     if place is None:
-        own.see(module, Happened(call, own.is_cross, None, 0))
+        own.see(module, Happened(call, own.now.is_cross, None, 0))
         return
     # Counted from the first key that is there: a mask from SDPA's None counts from 0 for one query over many keys.
     if call.q_start is None or call.q_start != place.frame.q_start:
         natural = call.key.shape[2] - call.query.shape[2] == place.frame.q_start
         call = call if natural and call.q_start is None else replace(call, q_start=place.frame.q_start)
-    own.see(module, Happened(call, own.is_cross, place.q_offset, place.kv_offset))
+    own.see(module, Happened(call, own.now.is_cross, place.q_offset, place.kv_offset))
 
 
-def _mask(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    remember = outside_graphs(_remember)
+def _mask(original: Function, name: str) -> Function:
+    remember = outside_graphs(made.remember)
 
-    def mask(*args: Any, **options: Any) -> Any:
-        made = original(*args, **options)
-        remember(made, _named_all(original, args) | options)
-        return made
+    def making(*args: Any, **options: Any) -> Any:
+        mask = original(*args, **options)
+        remember(mask, _named_all(original, args) | options)
+        return mask
 
-    return mask
+    return making
 
 
 def _named_all(function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(inspect.signature(function).parameters, args, strict=False)) if args else {}
-
-
-def _remember(made: Any, options: dict[str, Any]) -> None:
-    offsets = [int(options.get(which, 0)) for which in ("q_offset", "kv_offset")]
-    place = Place(options["q_length"], options["kv_length"], offsets[0], offsets[1], options["batch_size"])
-    structured = made if isinstance(made, TravellingMask) else None
-    if made is not None and structured is None:
-        structured = _structured(place, options)
-    is_causal = "allow_is_bidirectional_skip" not in options
-    _made.appendleft(_Made(place, None if made is None else weakref.ref(made), structured, is_causal))
-
-
-def _structured(place: Place, options: dict[str, Any]) -> TravellingMask | None:
-    """The same mask with ranges instead of a tensor of query x key; None where its function is not known."""
-    function, real = options.get("mask_function"), options.get("attention_mask")
-    mask = None if function is None else as_mask(function, place)
-    if mask is None:
-        return None
-    if real is not None:
-        mask = joined(mask, real_keys(real, place))
-    return TravellingMask.of(mask, place.frame, batch=place.batch, device=options.get("device", "cpu"))
-
-
-def _place_of(module: nn.Module, mask: Any, query: Tensor, key: Tensor) -> tuple[Place | None, TravellingMask | None]:
-    for made in _made:
-        if made.is_the_same(mask):
-            return made.place, made.structured
-    fitting = [made for made in _made if made.fits(mask, query.shape[2], key.shape[2])]
-    # The latest of its own kind: a mask for what is heard of an encoder may have the same size.
-    fitting.sort(key=lambda made: made.is_causal != getattr(module, "is_causal", True))
-    return (fitting[0].place, None) if fitting else (None, None)
 
 
 def _masks() -> Any:
