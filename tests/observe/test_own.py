@@ -1,5 +1,7 @@
 """Rearview's own models: what is seen is what `weights` says, and watching changes nothing."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -244,3 +246,18 @@ def test_a_compiled_model_is_watched_between_its_graphs():
     torch.testing.assert_close(seen.received(), plain.received())
     compiled(ids)
     assert seen.runs == 1
+
+
+def test_copies_are_not_watched():
+    model, ids = gpt(), tokens()
+    with torch.no_grad(), observe(model) as seen:
+        model(ids)
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        for each in copies:
+            each(ids[:, :3])
+    assert (seen.runs, seen.length) == (1, 17)
+    for each in copies:
+        assert torch.equal(each(ids), model(ids))
+        with torch.no_grad(), observe(each) as again:
+            each(ids)
+        assert again.length == 17

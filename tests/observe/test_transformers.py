@@ -11,6 +11,9 @@ from tests.observe.judge import check
 from tests.observe.models import awake, theirs, tokens
 
 transformers = pytest.importorskip("transformers")
+
+from tests.integrations.transformers_releases import T5_ASKS, set_attention  # noqa: E402
+
 pytestmark = pytest.mark.usefixtures("quiet")
 MAP = 5
 
@@ -30,9 +33,9 @@ def left_padded(ids: torch.Tensor) -> torch.Tensor:
 def eager_attentions(model, ids, real=None, **options):
     """The weights that the model itself returns, rows of padding without any: eager spreads them over everything."""
     before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    set_attention(model, "eager")
     found = model(ids, attention_mask=real, output_attentions=True, **options)
-    model.set_attn_implementation(before)
+    set_attention(model, before)
     return found
 
 
@@ -84,12 +87,16 @@ def test_softcap_and_learned_sinks(kind):
     assert (seen.tile(0, 0).sum(-1) < 0.999).any() == (kind == "gpt_oss")
 
 
+t5_asks = pytest.mark.skipif(not T5_ASKS, reason="T5 asks no attention function in this release")
+
+
+@t5_asks
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_t5(implementation):
     model, source, target = theirs("t5"), tokens(11), tokens(6, seed=2)
     real = torch.ones_like(source)
     real[1, 7:] = 0
-    model.set_attn_implementation(implementation)
+    set_attention(model, implementation)
     before = model(source, attention_mask=real, decoder_input_ids=target).logits
     with observe(model, map_size=MAP) as seen:
         again = model(source, attention_mask=real, decoder_input_ids=target).logits
@@ -139,6 +146,58 @@ def test_generation_is_one_sequence(kind, implementation, cache):
                 torch.testing.assert_close(mapped[0, 0], weights[:width, :width].sum() / heard)
 
 
+def test_beams_change_places_and_are_refused():
+    model, ids = theirs("llama"), tokens(7)
+    with pytest.raises(Unsupported, match="Beam search cannot be watched"), observe(model):
+        model.generate(ids, max_new_tokens=9, num_beams=3, do_sample=False)
+    # Several of each prompt stay where they are.
+    with observe(model) as seen:
+        said = model.generate(ids, max_new_tokens=9, do_sample=True, num_return_sequences=2)
+    found = eager_attentions(model, said[:, :-1])
+    torch.testing.assert_close(seen.tile(1, 2, item=3), found.attentions[1][3, 2], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("keep", ["auto", None])
+def test_tokens_that_are_taken_back(keep):
+    """Speculative decoding reads tokens ahead and drops those that were wrong from the cache."""
+    model, ids = theirs("mistral"), tokens(17)
+    with observe(model, keep=keep, map_size=MAP) as seen:
+        past = transformers.DynamicCache()
+        model(ids[:, :6], past_key_values=past)
+        for end, wrong in ((9, 2), (12, 1), (16, 3)):
+            start = past.get_seq_length()
+            model(torch.cat([ids[:, start:end], ids[:, :wrong]], 1), past_key_values=past)
+            past.crop(-wrong)
+        model(ids[:, 16:], past_key_values=past)
+    assert (seen.runs, seen.length) == (1, 17)
+    for layer, exact in zip(seen.layers, eager_attentions(model, ids).attentions, strict=True):
+        for head in range(4):
+            torch.testing.assert_close(seen.received(layer, head), exact[0, head].sum(0), atol=1e-5, rtol=1e-4)
+            if keep is not None:
+                torch.testing.assert_close(seen.tile(layer, head), exact[0, head], atol=1e-5, rtol=1e-4)
+
+
+def test_a_prompt_that_is_continued_in_two_ways():
+    model, ids = theirs("llama"), tokens(12)
+    with observe(model) as seen:
+        past = transformers.DynamicCache()
+        model(ids, past_key_values=past)
+        past.crop(-5)
+        other = torch.cat([ids[:, :7], ids[:, :4]], 1)
+        model(other[:, 7:], past_key_values=past)
+    assert (seen.runs, seen.length) == (1, 11)
+    exact = eager_attentions(model, other).attentions
+    torch.testing.assert_close(seen.tile(1, 3, item=1), exact[1][1, 3], atol=1e-5, rtol=1e-4)
+    # Another sequence, which happens to go on in the middle of this one, is another.
+    with observe(model) as seen:
+        past = transformers.DynamicCache()
+        model(ids.flip(1)[:, :7], past_key_values=past)
+        model(ids)
+        model(ids[:, 7:8], past_key_values=past)
+    assert (seen.runs, seen.layers[0].statistics.frame.q_start) == (3, 7)
+
+
+@t5_asks
 def test_generation_by_t5():
     model, source = theirs("t5"), tokens(7)
     how = {"max_new_tokens": 9, "do_sample": False}

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.frame import whole_number
+from rearview.masks.labels import counted
 from rearview.observe.layer import Layer
 from rearview.observe.maps import merged
 from rearview.observe.showing import Showing
@@ -149,18 +150,23 @@ def _pairs(before: Seen, after: Seen) -> list[tuple[Layer, Layer]]:
         # Two models may name the same layers differently.
         pairs = list(zip(ours, theirs, strict=False)) if len(ours) == len(theirs) else []
     if not pairs:
-        came = f"{len(theirs)} layers against {len(ours)}"
+        came = f"{counted(len(theirs), 'layer', 'layers')} against {len(ours)}"
         raise BadArgument("other", expected="a run with the same layers", came=came, advice="Watch the same layers=.")
     for one, other in pairs:
         for what, mine, other_s in (
-            ("kind", one.kind, other.kind),
+            ("attention of the kind", one.kind, other.kind),
             ("heads", one.heads, other.heads),
-            ("frame", one.statistics.frame, other.statistics.frame),
+            ("positions", _positions(one), _positions(other)),
         ):
             if mine != other_s:
                 advice = "Run both over the same tokens, with the same heads=."
                 raise BadArgument("other", expected=f"{what} {mine} in {one.name}", came=other_s, advice=advice)
     return pairs
+
+
+def _positions(layer: Layer) -> str:
+    frame = layer.statistics.frame
+    return f"{frame.q_start} to {frame.q_end - 1} over {counted(frame.k_len, 'key', 'keys')}"
 
 
 def _layer_diff(one: Layer, other: Layer, before: Seen, after: Seen, item: int) -> LayerDiff:

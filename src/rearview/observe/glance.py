@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,6 +22,9 @@ from rearview.attention.statistics import Statistics, statistics
 from rearview.masks import Mask
 from rearview.masks.item import item_of
 from rearview.observe.placed import placed
+
+# What a call says beside its queries and keys, as `statistics` takes it.
+OPTIONS = ("mask", "q_start", "bias", "scale", "softcap", "sinks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +83,33 @@ class Glance:
     @property
     def options(self) -> dict[str, Any]:
         """What `statistics` and `tile` are asked with."""
-        return {
-            "mask": self.mask,
-            "q_start": self.q_start,
-            "bias": self.bias,
-            "scale": self.scale,
-            "softcap": self.softcap,
-            "sinks": self.sinks,
-        }
+        return {name: getattr(self, name) for name in OPTIONS}
 
     @property
     def q_end(self) -> int:
         """One past the position of the last query."""
         return self.q_start + self.query.shape[2]
+
+    def until(self, position: int, *, own_keys: bool) -> Glance:
+        """As if the call had ended before this position; `own_keys`: the keys are those of the same sequence.
+
+        >>> from rearview import causal
+        >>> x = torch.randn(1, 2, 6, 8)
+        >>> cut = Glance.of(x[:, :, 3:], x, mask=causal()).until(5, own_keys=True)
+        >>> cut.q_start, cut.query.shape[2], cut.key.shape[2]
+        (3, 2, 5)
+        """
+        rows, keys = position - self.q_start, position if own_keys else self.key.shape[2]
+        bias = self.bias
+        if isinstance(bias, Tensor):
+            bias = bias[..., :rows, :keys] if bias.shape[-2] > 1 else bias[..., :keys]
+        return replace(self, query=self.query[:, :, :rows], key=self.key[:, :, :keys], bias=bias)
+
+    def to(self, device: torch.device) -> Glance:
+        """The same on another device."""
+        moved = {name: getattr(self, name) for name in ("query", "key", "bias", "sinks")}
+        tensors = {name: value.to(device) for name, value in moved.items() if isinstance(value, Tensor)}
+        return replace(self, mask=self.mask.to(device), **tensors)
 
     def statistics(self, earlier: Statistics | None, *, map_size: int | None, links: int) -> Statistics:
         """The statistics of this call, joined to those of the calls before it."""

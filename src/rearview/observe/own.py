@@ -20,6 +20,7 @@ from rearview.masks.behind import Behind
 from rearview.models import BERT
 from rearview.models.attention import CrossAttention, SelfAttention
 from rearview.observe.found import Found, Sight
+from rearview.observe.glance import OPTIONS
 
 OWN = (SelfAttention, CrossAttention, MaskedSelfAttention)
 
@@ -45,12 +46,29 @@ def watching(layers: list[Found], see: Callable[[Found, Sight], None]) -> Iterat
     """Show every call of these layers to `see`."""
     try:
         for found in layers:
-            found.module.__dict__["attend"] = _shown(found, see)
+            found.module.__dict__["attend"] = _Shown(_shown(found, see))
         yield
     finally:
         for found in layers:
             # The class has the plain one.
             found.module.__dict__.pop("attend", None)
+
+
+class _Shown:
+    """The watching function. In a copy of the layer, or in a file, it is `attend` itself."""
+
+    def __init__(self, function: Callable[..., Tensor]):
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _plain, ()
+
+
+def _plain() -> Callable[..., Any]:
+    return attend
 
 
 def _shown(found: Found, see: Callable[[Found, Sight], None]) -> Callable[..., Tensor]:
@@ -62,8 +80,7 @@ def _shown(found: Found, see: Callable[[Found, Sight], None]) -> Callable[..., T
                 ["each stands at positions of its own in the cache, and is forgotten up to its own length"],
                 advice="Generate from prompts of equal length, or from one at a time.",
             )
-        own = ("mask", "q_start", "bias", "scale", "softcap")
-        chosen = {name: options[name] for name in own if name in options}
+        chosen = {name: options[name] for name in OPTIONS if name in options}
         see(found, Sight(query, key, is_cross=found.kind == "cross", options=chosen))
 
     # A compiled model runs the watcher as it is, between two graphs.

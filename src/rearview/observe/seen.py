@@ -264,7 +264,7 @@ class Seen(Showing):
         batch = max(layer.batch for layer in self.layers)
         items = f", batch of {batch}" if batch > 1 else ""
         runs = f", the last of {self.runs} sequences" if self.runs > 1 else ""
-        return f"Seen({count}, {self.length} positions{items}{runs})"
+        return f"Seen({count}, {self.length} position{'s' * (self.length > 1)}{items}{runs})"
 
     # Inside
 

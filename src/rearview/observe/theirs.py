@@ -8,15 +8,19 @@ from contextlib import contextmanager
 from torch import nn
 
 from rearview.integrations.transformers import watch
+from rearview.integrations.transformers.release import check_release
 from rearview.observe.found import Found, Sight
 
 
 def their_layers(model: nn.Module) -> list[Found]:
     """The layers of a model that go through the attention interface of transformers."""
-    return [
+    found = [
         Found(name, module, "self" if getattr(module, "is_causal", True) else "encoder", _heads(module))
         for name, module in watch.attention_modules(model)
     ]
+    if found:
+        check_release(f"observe({type(model).__name__})")
+    return found
 
 
 def _heads(module: nn.Module) -> int | None:
