@@ -22,7 +22,9 @@ template <class Kind> struct QueryBlock {
     Dropout<Acc> dropout;
     Pack *query, *d_out;               // [dim, lane]
     Pack *query_across, *d_out_across; // [lane, dim]
-    Acc exponent[LANES], delta[LANES]; // lse x log2(e); the row sums of weight x its gradient
+    Acc lse[LANES], exponent[LANES];   // inf where nothing was heard; x log2(e)
+    Acc delta[LANES];                  // the row sums of weight x its gradient
+    bool large;                        // is some exponent?
     Acc *d_query;                      // [dim, lane]
     bool touched;
 };
@@ -156,13 +158,18 @@ template <class Kind> class Backward {
                               value_width);
         }
         const Acc *lse = static_cast<const Acc *>(call.lse), *d_lse = static_cast<const Acc *>(call.d_lse);
+        block.large = false;
         for (int lane = 0; lane < LANES; lane++) {
             // exp(score - inf) is 0: a lane that heard nothing, or is not there, has no weights.
-            block.exponent[lane] = std::numeric_limits<Acc>::infinity();
+            block.lse[lane] = block.exponent[lane] = std::numeric_limits<Acc>::infinity();
             block.delta[lane] = 0;
             if (lane >= lanes.count) continue;
             int64_t at_row = lanes.place(call, lane);
-            if (lse[at_row] != -std::numeric_limits<Acc>::infinity()) block.exponent[lane] = lse[at_row] * Acc(LOG2E);
+            if (lse[at_row] != -std::numeric_limits<Acc>::infinity()) {
+                block.lse[lane] = lse[at_row];
+                block.exponent[lane] = lse[at_row] * Acc(LOG2E);
+                block.large = block.large || std::abs(block.exponent[lane]) > LARGE_EXPONENT;
+            }
             block.delta[lane] = product_of(row(call.out, lanes, lane), row(call.d_out, lanes, lane)) -
                                 (d_lse ? d_lse[at_row] : Acc(0));
         }
@@ -235,25 +242,43 @@ template <class Kind> class Backward {
     // Scores become weights, and the gradients of weights those of scores. Only keys that not all lanes hear pay for
     // the mask, and only calls with options for those.
     void differentiate(QueryBlock<Kind> &block, const Cut<Acc> &cut, int v, int64_t from, int64_t to, int64_t origin) {
-        if (!plain || call.dropout || call.d_bias.data) return differentiate<true, true>(block, v, from, to, origin);
-        if (!cut.masked) return differentiate<false, false>(block, v, from, to, origin);
-        int64_t inside = std::clamp(round_up(cut.inside_from[v], Kind::step), from, to);
-        int64_t outside = std::clamp(cut.inside_to[v] - cut.inside_to[v] % Kind::step, inside, to);
-        differentiate<true, false>(block, v, from, inside, origin);
-        differentiate<false, false>(block, v, inside, outside, origin);
-        differentiate<true, false>(block, v, outside, to, origin);
+        block.large ? differentiate<true>(block, cut, v, from, to, origin)
+                    : differentiate<false>(block, cut, v, from, to, origin);
     }
 
-    template <bool masked, bool options>
+    template <bool large>
+    void differentiate(QueryBlock<Kind> &block, const Cut<Acc> &cut, int v, int64_t from, int64_t to, int64_t origin) {
+        if (!plain || call.dropout || call.d_bias.data)
+            return differentiate<true, true, large>(block, v, from, to, origin);
+        if (!cut.masked) return differentiate<false, false, large>(block, v, from, to, origin);
+        int64_t inside = std::clamp(round_up(cut.inside_from[v], Kind::step), from, to);
+        int64_t outside = std::clamp(cut.inside_to[v] - cut.inside_to[v] % Kind::step, inside, to);
+        differentiate<true, false, large>(block, v, from, inside, origin);
+        differentiate<false, false, large>(block, v, inside, outside, origin);
+        differentiate<true, false, large>(block, v, outside, to, origin);
+    }
+
+    // The exponent of a weight, where that of the log-sum-exp would be too coarse: the same product as in forward, so
+    // that a row with one key far above all others has a weight of exactly 1 there. No weight is above 1.
+    RV_INLINE Vec<Acc> careful(Vec<Acc> score, Vec<Acc> lse) const {
+        Vec<Acc> above = rounded(score * Acc(left_to_scale(call))) - lse;
+        return select<Acc>(above > Acc(0), Vec<Acc>{}, above) * Acc(LOG2E);
+    }
+
+    template <bool masked, bool options, bool large>
     void differentiate(QueryBlock<Kind> &block, int v, int64_t from, int64_t to, int64_t origin) {
         Vec<Acc> factor = splat<Acc>(Acc(left_to_scale(call) * LOG2E));
         Vec<Acc> exponent = load(block.exponent + v * W), delta = load(block.delta + v * W);
+        [[maybe_unused]] Vec<Acc> lse = load(block.lse + v * W);
         for (int64_t key = from; key < to; key += Kind::step) {
             Vec<Acc> weight[Kind::step], d_score[Kind::step];
 #pragma GCC unroll 2
             for (int j = 0; j < Kind::step; j++) {
                 int64_t place = (key + j - origin) * LANES + v * W;
-                Vec<Acc> w = exp2<Kind::exp_terms, Acc>(load(scores + place) * factor - exponent);
+                Vec<Acc> score = load(scores + place), power = score * factor - exponent;
+                // Lane by lane, and otherwise as ever: the bits of a row do not depend on how large others are.
+                if (large) power = select<Acc>(is_large<Acc>(exponent), careful(score, lse), rounded(power));
+                Vec<Acc> w = exp2<Kind::exp_terms, Acc>(power);
                 Vec<Acc> dw = load(d_weights + place), kept = w;
                 if (options && call.dropout) {
                     Vec<Acc> keep = block.dropout.factor(v, key + j);

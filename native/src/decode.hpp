@@ -143,11 +143,11 @@ template <class Kind> class Decode {
             Acc top = mine[0];
             for (int i = 0; i < W; i++) top = std::max(top, tops[i]);
             Acc factor = Acc(left_to_scale(call) * LOG2E);
-            Acc offset = top == NOTHING ? Acc(0) : top * factor;
-            Acc shrink = exp2<Kind::exp_terms, Acc>(splat<Acc>(mine[0] * factor - offset))[0];
+            Acc level = top == NOTHING ? Acc(0) : top;
+            Acc shrink = exp2<Kind::exp_terms, Acc>(splat<Acc>((mine[0] - level) * factor))[0];
             for (int64_t e = W; e < W + plan.width; e += W) store(mine + e, load(mine + e) * shrink);
             mine[0] = top;
-            mine[1] = mine[1] * shrink + weigh(r, from, padded, s, factor, offset);
+            mine[1] = mine[1] * shrink + weigh(r, from, padded, s, factor, level);
         }
         for (int64_t n = from; n < to;) {
             int64_t end = std::min((n / TILE + 1) * TILE, to);
@@ -222,11 +222,12 @@ template <class Kind> class Decode {
         for (; next < to; next++) s[next - from] = NOTHING;
     }
 
-    // exp(score - top) of a row, in the form that the product reads; returns their sum.
-    Acc weigh(int r, int64_t from, int64_t padded, Acc *s, Acc factor, Acc offset) {
+    // exp(score - top) of a row, in the form that the product reads; returns their sum. The top is subtracted first:
+    // of huge scores the difference is exact.
+    Acc weigh(int r, int64_t from, int64_t padded, Acc *s, Acc factor, Acc level) {
         Vec<Acc> sum{};
         for (int64_t n = 0; n < padded; n += W) {
-            Vec<Acc> w = exp2<Kind::exp_terms, Acc>(load(s + n) * factor - offset);
+            Vec<Acc> w = exp2<Kind::exp_terms, Acc>((load(s + n) - level) * factor);
             sum += w;
             if (call.dropout)
                 for (int i = 0; i < W; i++) w[i] *= dropout.factor_of(r, from + n + i);
@@ -268,7 +269,7 @@ template <class Kind> class Decode {
             }
             write_row(row, lanes.row(call.out, r), call.dtype, call.value_dim, total == 0 ? Acc(0) : 1 / total);
             static_cast<Acc *>(call.lse)[lanes.place(call, r)] =
-                total == 0 ? NOTHING : top * Acc(left_to_scale(call)) + std::log(total);
+                total == 0 ? NOTHING : rounded(top * Acc(left_to_scale(call))) + std::log(total);
         }
     }
 

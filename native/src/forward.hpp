@@ -127,20 +127,28 @@ template <class Kind> class Forward {
 
     // Scores become weights exp(score - top), which `total` sums up.
     void weigh(int v, int64_t from, int64_t to, int64_t origin) {
-        call.dropout ? weigh<true>(v, from, to, origin) : weigh<false>(v, from, to, origin);
+        if (large) return weigh<true, true>(v, from, to, origin);
+        call.dropout ? weigh<true, false>(v, from, to, origin) : weigh<false, false>(v, from, to, origin);
     }
 
-    template <bool drops> void weigh(int v, int64_t from, int64_t to, int64_t origin) {
+    template <bool drops, bool apart> void weigh(int v, int64_t from, int64_t to, int64_t origin) {
         Vec<Acc> factor = splat<Acc>(exponent()), offset = load(shift + v * W), sum{};
+        [[maybe_unused]] Vec<Acc> highest = load(level + v * W);
+        auto power = [&](const Acc *row) {
+            Vec<Acc> x = load(row) * factor - offset;
+            // Lane by lane, and otherwise as ever: the bits of a row do not depend on how large others are.
+            if (apart) x = select<Acc>(is_large<Acc>(offset), (load(row) - highest) * factor, rounded(x));
+            return exp2<Kind::exp_terms, Acc>(x);
+        };
         for (int64_t key = from; key < to; key += Kind::step) {
             const Acc *row = scores + (key - origin) * LANES + v * W;
-            Vec<Acc> first = exp2<Kind::exp_terms, Acc>(load(row) * factor - offset), second{};
+            Vec<Acc> first = power(row), second{};
             sum += first;
             if (Kind::step == 2) {
-                second = exp2<Kind::exp_terms, Acc>(load(row + LANES) * factor - offset);
+                second = power(row + LANES);
                 sum += second;
             }
-            if (drops) {
+            if (drops && call.dropout) {
                 first *= dropout.factor(v, key);
                 if (Kind::step == 2) second *= dropout.factor(v, key + 1);
             }
@@ -153,11 +161,14 @@ template <class Kind> class Forward {
     Acc exponent() const { return Acc(left_to_scale(call) * LOG2E); }
 
     void raise_top(const Acc *tile_top, int vectors) {
+        Mask<Acc> above{};
         for (int v = 0; v < vectors; v++) {
             Vec<Acc> before = load(top + v * W), after = larger<Acc>(before, load(tile_top + v * W));
             // A lane that has heard nothing so far has the top -inf; 0 in its place keeps -inf - -inf from being NaN.
             Vec<Acc> finite = after == splat(NOTHING) ? Vec<Acc>{} : after;
+            store(level + v * W, finite);
             store(shift + v * W, finite * exponent());
+            above |= is_large<Acc>(finite * exponent());
             store(top + v * W, after);
             if (all_equal<Acc>(before, after)) continue;
             Vec<Acc> shrink = exp2<Kind::exp_terms, Acc>((before - finite) * exponent());
@@ -167,6 +178,8 @@ template <class Kind> class Forward {
                 store(row, load(row) * shrink);
             }
         }
+        large = false;
+        for (int i = 0; i < W; i++) large |= above[i] != 0;
     }
 
     void finish() {
@@ -179,7 +192,7 @@ template <class Kind> class Forward {
                 Acc sum = total[lane];
                 Acc factor = sum == 0 ? Acc(0) : 1 / sum;
                 write_row(strip + i * padded, lanes.row(call.out, lane), call.dtype, call.value_dim, factor);
-                Acc natural = top[lane] * Acc(left_to_scale(call));
+                Acc natural = rounded(top[lane] * Acc(left_to_scale(call)));
                 lse[lanes.place(call, lane)] = sum == 0 ? NOTHING : natural + std::log(sum);
             }
         }
@@ -196,7 +209,9 @@ template <class Kind> class Forward {
     Interval *intervals;
     Lanes lanes;
     Dropout<Acc> dropout;
-    Acc top[LANES], total[LANES], shift[LANES];
+    // The largest score so far; the same, or 0 where nothing was heard; and that as an exponent of 2.
+    Acc top[LANES], total[LANES], level[LANES], shift[LANES];
+    bool large = false;
 };
 
 } // namespace RV_NAMESPACE

@@ -8,6 +8,15 @@ namespace RV_NAMESPACE {
 
 constexpr double LOG2E = 1.44269504088896340736;
 
+// A weight is 2^(score x factor - exponent), in one fused step. From here on that rounds the exponent of the largest
+// score by 2^-14 and more in float32, so its weight is not quite 1; at 2^31 it may be anything. The few rows that are
+// so far up subtract first, where the difference is exact.
+constexpr int LARGE_EXPONENT = 2048;
+
+template <class Acc> RV_INLINE Mask<Acc> is_large(Vec<Acc> exponent) {
+    return ~((exponent < Acc(LARGE_EXPONENT)) & (exponent > Acc(-LARGE_EXPONENT)));
+}
+
 // The rows of the lanes, turned: [dim, lane]. `strip` has room for a vector of rows.
 template <class Kind>
 void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typename Kind::Pack *strip,

@@ -52,6 +52,12 @@ template <> RV_INLINE Vec<float> splat<float>(float x) { return _mm256_set1_ps(x
 template <> RV_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) { return _mm256_max_ps(a, b); }
 #endif
 
+// A number as it is rounded here: by way of memory, so that the compiler cannot fuse it with what comes next.
+template <class V> RV_INLINE V rounded(V x) {
+    asm("" : "+m"(x));
+    return x;
+}
+
 template <class T> RV_INLINE bool all_equal(Vec<T> a, Vec<T> b) {
     Mask<T> differ = a != b;
     typename VectorOf<T>::lane any = 0;
@@ -61,6 +67,19 @@ template <class T> RV_INLINE bool all_equal(Vec<T> a, Vec<T> b) {
 #if defined(__AVX512F__)
 template <> RV_INLINE bool all_equal<float>(Vec<float> a, Vec<float> b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) == 0xffff;
+}
+#endif
+
+// Is a lane of `a` larger than that of `b`?
+template <class T> RV_INLINE bool some_larger(Vec<T> a, Vec<T> b) {
+    Mask<T> which = a > b;
+    typename VectorOf<T>::lane any = 0;
+    for (int i = 0; i < WIDTH<T>; i++) any |= which[i];
+    return any;
+}
+#if defined(__AVX512F__)
+template <> RV_INLINE bool some_larger<float>(Vec<float> a, Vec<float> b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
 #endif
 
