@@ -66,16 +66,23 @@ bool is_tensor(const rv_tensor &tensor, int64_t dtype) {
     return tensor.data && tensor.dtype == dtype && tensor.stride[3] == 1;
 }
 
+bool is_float(int64_t dtype) { return dtype >= RV_FLOAT32 && dtype <= RV_FLOAT64; }
+
+// What a call of any kind reads: sizes, query and key, ranges, bias.
+bool has_scores(const rv_call &call) {
+    if (!is_float(call.dtype)) return false;
+    if (call.batch < 0 || call.q_len < 0 || call.k_len < 0 || call.key_heads < 1 || call.heads < 1) return false;
+    if (call.heads % call.key_heads || call.dim < 1 || call.dim > WIDEST_HEAD) return false;
+    if (!call.lse || !call.starts || !call.ends || call.ranges < 1) return false;
+    if (!is_tensor(call.query, call.dtype) || !is_tensor(call.key, call.dtype)) return false;
+    return !call.bias.data || is_float(call.bias.dtype);
+}
+
 bool makes_sense(const rv_call *call, bool backward) {
-    if (!call || call->dtype < RV_FLOAT32 || call->dtype > RV_FLOAT64) return false;
-    if (call->batch < 0 || call->q_len < 0 || call->k_len < 0 || call->key_heads < 1 || call->heads < 1) return false;
-    if (call->heads % call->key_heads || call->dim < 1 || call->dim > WIDEST_HEAD) return false;
-    if (call->value_dim < 1 || call->value_dim > WIDEST_HEAD || !call->lse || !call->starts || !call->ends)
-        return false;
-    if (call->ranges < 1 || !(call->dropout >= 0 && call->dropout < 1)) return false;
-    for (const rv_tensor *tensor : {&call->query, &call->key, &call->value, &call->out})
-        if (!is_tensor(*tensor, call->dtype)) return false;
-    if (call->bias.data && (call->bias.dtype < RV_FLOAT32 || call->bias.dtype > RV_FLOAT64)) return false;
+    if (!call || !has_scores(*call)) return false;
+    if (call->value_dim < 1 || call->value_dim > WIDEST_HEAD) return false;
+    if (!(call->dropout >= 0 && call->dropout < 1)) return false;
+    if (!is_tensor(call->value, call->dtype) || !is_tensor(call->out, call->dtype)) return false;
     if (!backward) return true;
     for (const rv_tensor *tensor : {&call->d_out, &call->d_query, &call->d_key, &call->d_value})
         if (!is_tensor(*tensor, call->dtype)) return false;
@@ -83,11 +90,25 @@ bool makes_sense(const rv_call *call, bool backward) {
     return !call->d_bias.data || (call->bias.data && call->d_bias.dtype == sums);
 }
 
-int run(const rv_call *call, int64_t threads, bool backward) {
-    if (!makes_sense(call, backward) || threads < 1) return RV_BAD_CALL;
-    const rv::Kernel *kernel = built(rv_isa());
+bool makes_sense(const rv_statistics_call *call) {
+    if (!call || !has_scores(call->attention)) return false;
+    const rv_call &attention = call->attention;
+    if (attention.k_len < 1 || call->histogram_bins < 2) return false;
+    for (const void *output : {call->entropy, call->top, call->distance, call->first, call->received, call->histogram})
+        if (!output) return false;
+    if (call->links < 0 || (call->links && !(call->link_weight && call->link_query && call->link_key))) return false;
+    if (!call->bin_width) return !call->map && !call->rows_heard;
+    if (call->bin_width < 0 || !call->map || !call->rows_heard || call->map_origin > attention.q_start) return false;
+    int64_t rows = attention.q_start + attention.q_len - call->map_origin;
+    return call->map_rows >= (rows + call->bin_width - 1) / call->bin_width &&
+           call->map_columns >= (attention.k_len + call->bin_width - 1) / call->bin_width;
+}
+
+template <class Call>
+int run(void (*rv::Kernel::*what)(const Call &, int64_t), const Call *call, bool sensible, int64_t threads) {
+    if (!sensible || threads < 1) return RV_BAD_CALL;
     try {
-        (backward ? kernel->backward : kernel->forward)(*call, threads);
+        (built(rv_isa())->*what)(*call, threads);
     } catch (const std::bad_alloc &) {
         return RV_NO_MEMORY;
     }
@@ -100,9 +121,17 @@ extern "C" {
 
 int64_t rv_abi(void) { return RV_ABI; }
 int64_t rv_call_size(void) { return sizeof(rv_call); }
+int64_t rv_statistics_call_size(void) { return sizeof(rv_statistics_call); }
 
-int rv_forward(const rv_call *call, int64_t threads) { return run(call, threads, false); }
-int rv_backward(const rv_call *call, int64_t threads) { return run(call, threads, true); }
+int rv_forward(const rv_call *call, int64_t threads) {
+    return run(&rv::Kernel::forward, call, makes_sense(call, false), threads);
+}
+int rv_backward(const rv_call *call, int64_t threads) {
+    return run(&rv::Kernel::backward, call, makes_sense(call, true), threads);
+}
+int rv_statistics(const rv_statistics_call *call, int64_t threads) {
+    return run(&rv::Kernel::statistics, call, makes_sense(call), threads);
+}
 
 int rv_isa_available(int64_t isa) { return built(isa) && machine_has(isa); }
 int64_t rv_isa(void) {

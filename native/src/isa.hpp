@@ -4,6 +4,7 @@
 #include "backward.hpp"
 #include "decode.hpp"
 #include "kernel.hpp"
+#include "statistics.hpp"
 
 namespace RV_NAMESPACE {
 
@@ -27,6 +28,14 @@ inline void backward(const rv_call &call, int64_t threads) {
     Backward<Float>::run(call, threads);
 }
 
-static const rv::Kernel kernel{forward, backward};
+inline void statistics(const rv_statistics_call &call, int64_t threads) {
+    if (call.attention.dtype == RV_FLOAT64) return Statistics<Double>::run(call, threads);
+#if defined(__AVX512BF16__)
+    if (call.attention.dtype == RV_BFLOAT16) return Statistics<Pairs>::run(call, threads);
+#endif
+    Statistics<Float>::run(call, threads);
+}
+
+static const rv::Kernel kernel{forward, backward, statistics};
 
 } // namespace RV_NAMESPACE

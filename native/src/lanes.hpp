@@ -66,19 +66,22 @@ struct Lanes {
 
     // `starts` and `ends` have room for ranges x LANES numbers.
     void fill(const rv_call &call, const Rows &rows, int64_t item, int64_t key_head, int64_t block) {
-        count = rows.count(block);
+        int64_t row = rows.first(block);
+        fill(call, item, key_head * rows.group + row / call.q_len, row % call.q_len, rows.count(block));
+    }
+
+    // The rows from query `first` of a head on; behind its last query comes the first of the next head.
+    void fill(const rv_call &call, int64_t item, int64_t of_head, int64_t first, int rows) {
+        count = rows;
         batch = item;
         ranges = call.ranges;
-        int64_t row = rows.first(block);
         common_start = 0;
         common_end = ranges == 1 ? int32_t(call.k_len) : 0;
         low = int32_t(call.k_len), high = 0;
-        int64_t group_head = row / call.q_len, at = row % call.q_len;
         for (int lane = 0; lane < count; lane++) {
-            head[lane] = key_head * rows.group + group_head;
-            query[lane] = at;
-            int64_t offset =
-                item * call.range_stride[0] + head[lane] * call.range_stride[1] + at * call.range_stride[2];
+            head[lane] = of_head;
+            query[lane] = first;
+            int64_t offset = item * call.range_stride[0] + of_head * call.range_stride[1] + first * call.range_stride[2];
             for (int64_t r = 0; r < ranges; r++) {
                 starts[r * LANES + lane] = call.starts[offset + r];
                 ends[r * LANES + lane] = call.ends[offset + r];
@@ -89,7 +92,7 @@ struct Lanes {
             }
             common_start = std::max(common_start, call.starts[offset]);
             common_end = std::min(common_end, call.ends[offset]);
-            if (++at == call.q_len) at = 0, group_head++;
+            if (++first == call.q_len) first = 0, of_head++;
         }
         for (int64_t r = 0; r < ranges; r++)
             for (int lane = count; lane < LANES; lane++)

@@ -71,6 +71,8 @@ struct Case {
             call.key_heads = random.of<int64_t>({1, 1, 2, 3});
             call.heads = call.key_heads * random.of<int64_t>({1, 1, 2, 4, 5});
             call.q_len = random.chance(0.3) ? 1 : random.chance(0.5) ? random.between(2, 20) : random.between(2, 200);
+            // So many that a head is shared out.
+            if (random.chance(0.1)) call.q_len = random.between(200, 700);
             call.k_len = random.chance(0.3) ? call.q_len : random.between(1, random.chance(0.3) ? 700 : 150);
             const std::vector<int64_t> dims = {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 64, 65, 80, 96, 128, 129, 200, 256};
             call.dim = random.chance(0.2) ? random.between(1, 256) : random.of(dims);

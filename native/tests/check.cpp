@@ -9,14 +9,11 @@
 #include <functional>
 #include <thread>
 
-#include "cases.hpp"
+#include "statistics_case.hpp"
 
 namespace {
 
 const char *NAMES[] = {"portable", "avx2", "avx512", "avx512_bf16"};
-
-// How many units of the dtype's resolution an answer may be off, in the size of what it is summed from.
-constexpr double UNITS = 8;
 
 struct Settings {
     int64_t cases = 200;
@@ -25,15 +22,6 @@ struct Settings {
     bool forward_only = false;
     double most = 2e6;
 };
-
-int failures = 0;
-double worst = 0;
-std::string place, worst_place;
-
-void fail(const std::string &what) {
-    std::printf("FAILED: %s\n    %s\n", what.c_str(), place.c_str());
-    failures++;
-}
 
 // What the kernel's dropout keeps, read off its own weights: with a query of zeros all weights are alike, and with
 // values that are unit vectors the output is the weights.
@@ -69,37 +57,6 @@ reference::Keep keep_of(const Case &drawn) {
     return [=](int64_t b, int64_t h, int64_t q, int64_t k) -> bool {
         return (*kept)[size_t(((b * heads + h) * q_len + q) * k_len + k)];
     };
-}
-
-void compare_one(const char *name, double came, double right, double size, int64_t dtype, int64_t resolution) {
-    const double limit = UNITS * reference::epsilon(resolution) * size + UNITS * reference::smallest(dtype);
-    if (came == right) return;
-    const double error = std::fabs(came - right);
-    if (size > 0 && error / limit > worst) {
-        worst = error / limit;
-        worst_place = std::string(name) + ", " + place;
-    }
-    if (!(error <= limit) || size == 0) {
-        char text[200];
-        std::snprintf(text, sizeof text, "%s: expected %.9g, came %.9g, off by %.2g (allowed %.2g)", name, right, came,
-                      error, limit);
-        fail(text);
-    }
-}
-
-void compare(const char *name, const Tensor &came, const reference::Numbers &right, int64_t resolution) {
-    if (came.wrote_outside()) fail(std::string(name) + ": something was written outside of it");
-    const auto &shape = came.shape();
-    size_t index = 0;
-    const int before = failures;
-    for (int64_t b = 0; b < shape[0]; b++)
-        for (int64_t h = 0; h < shape[1]; h++)
-            for (int64_t t = 0; t < shape[2]; t++)
-                for (int64_t d = 0; d < shape[3]; d++, index++) {
-                    compare_one(name, came.get(b, h, t, d), right.value[index], right.size[index], came.view.dtype,
-                                resolution);
-                    if (failures > before) return;
-                }
 }
 
 // The bias is given once for many pairs: its gradient is their sum.
@@ -139,6 +96,18 @@ void run(Case &drawn, int threads, bool forward_only) {
     if (!forward_only && rv_backward(&drawn.call, threads) != RV_OK) fail("rv_backward refused");
 }
 
+void check_statistics(Case &drawn) {
+    StatisticsCase statistics(drawn);
+    statistics.run(1);
+    statistics.judge();
+    const auto alone = statistics.everything();
+    for (int threads : {2, 3}) {
+        statistics.run(threads);
+        if (statistics.everything() != alone)
+            fail("statistics: " + std::to_string(threads) + " threads give other bits than one");
+    }
+}
+
 void check(uint64_t seed, const Settings &settings) {
     const int64_t dtypes[] = {RV_FLOAT32, RV_BFLOAT16, RV_FLOAT16, RV_FLOAT64};
     Case drawn(seed, dtypes[seed % 4], settings.most);
@@ -163,6 +132,7 @@ void check(uint64_t seed, const Settings &settings) {
             run(drawn, threads, settings.forward_only);
             if (everything(drawn) != alone) fail(std::to_string(threads) + " threads give other bits than one");
         }
+        check_statistics(drawn);
     }
     rv_isa_force(settings.isa);
 }
@@ -186,6 +156,22 @@ void check_nonsense() {
         each.second(call);
         if (rv_forward(&call, 1) != RV_BAD_CALL) fail(std::string(each.first) + " was not refused");
     }
+    StatisticsCase statistics(drawn);
+    const std::vector<std::pair<const char *, std::function<void(rv_statistics_call &)>>> wrong_statistics = {
+        {"statistics of a dim of 257", [](rv_statistics_call &call) { call.attention.dim = 257; }},
+        {"statistics of no keys", [](rv_statistics_call &call) { call.attention.k_len = 0; }},
+        {"no entropy", [](rv_statistics_call &call) { call.entropy = nullptr; }},
+        {"one bin of distances", [](rv_statistics_call &call) { call.histogram_bins = 1; }},
+        {"links without a place", [](rv_statistics_call &call) { call.links = 3, call.link_key = nullptr; }},
+        {"a map without a width", [](rv_statistics_call &call) { call.bin_width = 0, call.map = call.entropy; }},
+        {"a map that is too small", [](rv_statistics_call &call) { call.bin_width = 1, call.map_rows = 0; }},
+    };
+    for (const auto &each : wrong_statistics) {
+        rv_statistics_call call = statistics.call;
+        each.second(call);
+        if (rv_statistics(&call, 1) != RV_BAD_CALL) fail(std::string(each.first) + " was not refused");
+    }
+    if (rv_statistics(nullptr, 1) != RV_BAD_CALL) fail("no statistics were not refused");
     if (rv_forward(nullptr, 1) != RV_BAD_CALL) fail("no call was not refused");
     if (rv_forward(&drawn.call, 0) != RV_BAD_CALL) fail("no threads were not refused");
     if (rv_isa_force(RV_ISAS) != RV_BAD_CALL) fail("an instruction set that does not exist was taken");
@@ -256,7 +242,9 @@ int main(int count, char **words) {
             return 2;
         }
     }
-    if (rv_abi() != RV_ABI || rv_call_size() != int64_t(sizeof(rv_call))) fail("another interface");
+    if (rv_abi() != RV_ABI || rv_call_size() != int64_t(sizeof(rv_call)) ||
+        rv_statistics_call_size() != int64_t(sizeof(rv_statistics_call)))
+        fail("another interface");
     rv_isa_force(settings.isa);
     check_nonsense();
     for (int64_t i = 0; i < settings.cases && failures < 20; i++) check(settings.seed + uint64_t(i), settings);

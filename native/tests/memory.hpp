@@ -129,7 +129,7 @@ class Tensor {
 template <class Number> class Array {
   public:
     explicit Array(const std::vector<Number> &numbers) : memory_(numbers.size() * sizeof(Number)) {
-        std::memcpy(memory_.data(), numbers.data(), memory_.size());
+        if (!numbers.empty()) std::memcpy(memory_.data(), numbers.data(), memory_.size());
     }
     Number *data() const { return reinterpret_cast<Number *>(memory_.data()); }
 

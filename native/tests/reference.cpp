@@ -1,5 +1,5 @@
 // Written to be read beside the formula, not to be fast, and without looking at the kernel.
-#include "reference.hpp"
+#include "reference_row.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -52,12 +52,17 @@ uint16_t to_float16(float value) {
     return uint16_t(sign | (long(step + 24) * 1024 + steps));
 }
 
-// One query: the keys that it hears, and of each the weight, what dropout makes of it, and the slope of the softcap.
-struct Row {
-    std::vector<int64_t> keys;
-    std::vector<double> weight, weight_size, slope, kept;
-    double lse = -infinity, score_size = 0;
-};
+Numbers output_of(const rv_call &call, const Row &row, int64_t b, int64_t key_head) {
+    Numbers out(call.value_dim);
+    for (size_t i = 0; i < row.keys.size(); i++)
+        for (int64_t d = 0; d < call.value_dim; d++) {
+            const double value = row.kept[i] * load(call.value, at(call.value, b, key_head, row.keys[i], d));
+            out.add(d, row.weight[i] * value, row.weight_size[i] * std::fabs(value));
+        }
+    return out;
+}
+
+} // namespace
 
 Row row_of(const rv_call &call, const Keep &keep, int64_t b, int64_t h, int64_t q) {
     Row row;
@@ -112,18 +117,6 @@ Row row_of(const rv_call &call, const Keep &keep, int64_t b, int64_t h, int64_t 
     }
     return row;
 }
-
-Numbers output_of(const rv_call &call, const Row &row, int64_t b, int64_t key_head) {
-    Numbers out(call.value_dim);
-    for (size_t i = 0; i < row.keys.size(); i++)
-        for (int64_t d = 0; d < call.value_dim; d++) {
-            const double value = row.kept[i] * load(call.value, at(call.value, b, key_head, row.keys[i], d));
-            out.add(d, row.weight[i] * value, row.weight_size[i] * std::fabs(value));
-        }
-    return out;
-}
-
-} // namespace
 
 double epsilon(int64_t dtype) {
     switch (dtype) {

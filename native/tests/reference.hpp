@@ -38,6 +38,12 @@ struct Gradients {
 Output forward(const rv_call &call, const Keep &keep);
 Gradients backward(const rv_call &call, const Keep &keep);
 
+// Everything that rv_statistics gives, [batch, heads, ...]; and the weights themselves, [batch, heads, q_len, k_len].
+struct Statistics {
+    Numbers lse, entropy, top, distance, first, received, histogram, map, rows_heard, weights;
+};
+Statistics statistics(const rv_statistics_call &call);
+
 // Element `index` of a tensor, whatever its dtype.
 double load(const rv_tensor &tensor, int64_t index);
 void store(const rv_tensor &tensor, int64_t index, double value);

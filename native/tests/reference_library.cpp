@@ -1,6 +1,9 @@
 // The definition behind the interface of the kernel: with it the binding is tested where the kernel is not in question.
 //
 //     python native/build.py --kernel reference
+#include <algorithm>
+#include <numeric>
+
 #include "reference.hpp"
 
 namespace {
@@ -41,12 +44,24 @@ bool makes_sense(const rv_call *call, int64_t threads) {
     return true;
 }
 
+bool makes_sense(const rv_statistics_call *call, int64_t threads) {
+    if (!call || threads < 1) return false;
+    const rv_call &attention = call->attention;
+    if (attention.k_len < 1 || attention.dim < 1 || attention.dim > 256 || call->histogram_bins < 2) return false;
+    for (const void *output : {attention.lse, call->entropy, call->top, call->distance, call->first, call->received})
+        if (!output) return false;
+    if (call->links && !(call->link_weight && call->link_query && call->link_key)) return false;
+    const int64_t end = attention.q_start + attention.q_len - call->map_origin;
+    return call->bin_width ? call->map_rows * call->bin_width >= end : !call->map;
+}
+
 } // namespace
 
 extern "C" {
 
 int64_t rv_abi(void) { return RV_ABI; }
 int64_t rv_call_size(void) { return int64_t(sizeof(rv_call)); }
+int64_t rv_statistics_call_size(void) { return int64_t(sizeof(rv_statistics_call)); }
 
 int rv_forward(const rv_call *call, int64_t threads) {
     if (!makes_sense(call, threads)) return RV_BAD_CALL;
@@ -71,6 +86,40 @@ int rv_backward(const rv_call *call, int64_t threads) {
                     const int64_t to = reference::at(call->d_bias, b, h, q, k);
                     reference::store(call->d_bias, to, reference::load(call->d_bias, to) + answer.bias.value[index++]);
                 }
+    return RV_OK;
+}
+
+int rv_statistics(const rv_statistics_call *call, int64_t threads) {
+    if (!makes_sense(call, threads)) return RV_BAD_CALL;
+    const rv_call &attention = call->attention;
+    const int64_t sums = attention.dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32;
+    const reference::Statistics all = reference::statistics(*call);
+    auto write = [&](void *to, const std::vector<double> &numbers) {
+        for (size_t i = 0; i < numbers.size(); i++) reference::store({to, sums, {}}, int64_t(i), numbers[i]);
+    };
+    write(attention.lse, all.lse.value);
+    write(call->entropy, all.entropy.value);
+    write(call->top, all.top.value);
+    write(call->distance, all.distance.value);
+    write(call->first, all.first.value);
+    write(call->received, all.received.value);
+    write(call->histogram, all.histogram.value);
+    write(call->map, all.map.value);
+    write(call->rows_heard, all.rows_heard.value);
+    const int64_t pairs = attention.q_len * attention.k_len;
+    for (int64_t head = 0; head < attention.batch * attention.heads; head++) {
+        const double *weights = all.weights.value.data() + head * pairs;
+        std::vector<int64_t> order(static_cast<size_t>(pairs));
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return weights[a] > weights[b]; });
+        for (int64_t n = 0; n < call->links; n++) {
+            const int64_t to = head * call->links + n, pair = n < pairs ? order[size_t(n)] : -1;
+            const bool there = pair >= 0 && weights[pair] > 0;
+            reference::store({call->link_weight, sums, {}}, to, there ? weights[pair] : 0);
+            call->link_query[to] = there ? attention.q_start + pair / attention.k_len : -1;
+            call->link_key[to] = there ? pair % attention.k_len : -1;
+        }
+    }
     return RV_OK;
 }
 

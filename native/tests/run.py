@@ -24,6 +24,7 @@ SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recove
 # Cases of a long and of a short run. Valgrind takes thirty times as long, and small calls say as much there.
 CASES = {"plain": (3000, 200), "sanitized": (400, 40), "valgrind": (40, 4)}
 SMALL = ("--most", "30000")
+TESTS = ("reference.cpp", "reference_statistics.cpp", "check.cpp")
 
 
 def program(way: str) -> Path:
@@ -37,7 +38,7 @@ def program(way: str) -> Path:
         # Sanitized code takes long to compile: the plainest and the widest of the instruction sets stand for all.
         only = "avx512_bf16.cpp" if way == "sanitized" else None
         objects = compiler.compile(build.kernel_sources(compiler, flags, only=only), kernel)
-        tests = [build.Source(FOLDER / name, flags) for name in ("reference.cpp", "check.cpp")]
+        tests = [build.Source(FOLDER / name, flags) for name in TESTS]
         objects += compiler.compile(tests, folder)
         compiler.link(objects, folder / "check", [flag for flag in flags if flag.startswith("-fsanitize")])
     return folder / "check"

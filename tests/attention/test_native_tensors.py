@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rearview import Mask, attend, causal, full, window
-from rearview.attention.engines.native.ranges import everything
+from rearview.attention.engines.native.ranges import one_range
 from rearview.errors import BadArgument
 from tests.native_kernel import needs_native
 
@@ -69,7 +69,7 @@ def test_numbers_that_are_negated_when_read():
 
 
 def test_a_default_device_is_not_asked():
-    everything.cache_clear()
+    one_range.cache_clear()
     mask = causal() & window(7)
     tensors = [*inputs(), draw(TIME, TIME, seed=6)]
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]

@@ -10,23 +10,34 @@ from torch import Tensor
 
 from rearview import alibi, causal, documents, full, padding, prefix, window
 from rearview.attention import Links, Statistics, attend, statistics
-from rearview.attention.statistics import strips
+from rearview.attention.engines import native
+from rearview.attention.statistics import kernel, strips
 from rearview.errors import BadArgument
 from tests.attention.full_matrix import FullMatrix
 from tests.mask_families import FAMILIES
+from tests.native_kernel import needs_native
 
 families = pytest.mark.parametrize("family", FAMILIES)
 
-# Rows a strip, and scores at once: one strip for all; many strips, a head or two at a time; strips of 3 rows.
+# Who makes the pass. Strips of so many rows, and so many scores at once: one strip for all; many strips, a head or two
+# at a time; strips of 3 rows. Or the CPU kernel.
 CUTS = {"one strip": (128, 2**20), "strips": (16, 2**11), "thin strips": (3, 1)}
+KERNEL = pytest.param("kernel", marks=needs_native)
 
 
-@pytest.fixture(params=CUTS)
-def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["one strip", KERNEL])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "kernel":
+        monkeypatch.setattr(native.library, "IS_FAST", True)
+        return
     rows, pairs = CUTS[request.param]
+    monkeypatch.setattr(kernel, "suits", lambda request: False)
     monkeypatch.setattr(strips, "MOST_ROWS", {"cpu": rows, "cuda": rows})
     monkeypatch.setattr(strips, "FEWEST_ROWS", rows)
     monkeypatch.setattr(strips, "PAIRS_AT_ONCE", {"cpu": pairs, "cuda": pairs})
+
+
+every_cut = pytest.mark.parametrize("way", [*CUTS, KERNEL], indirect=True)
 
 
 def inputs(
@@ -45,7 +56,7 @@ def inputs(
 
 @families
 @pytest.mark.parametrize("key_heads", [4, 2])
-@pytest.mark.usefixtures("cut")
+@every_cut
 def test_every_mask(family: str, key_heads: int):
     query, key = inputs(key_heads=key_heads)
     mask = FAMILIES[family](2, 4, 70)
@@ -92,7 +103,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("family", ["causal", "sinks and window", "padding left", "where", "per head"])
-@pytest.mark.usefixtures("cut")
+@every_cut
 def test_every_option(option: str, family: str):
     query, key = inputs(key_heads=2)
     mask, options = FAMILIES[family](2, 4, 70), OPTIONS[option]()
@@ -135,7 +146,7 @@ def test_the_log_sum_exp_of_attend():
         (full() & padding((torch.arange(70) % 5 > 0).expand(2, -1)), (slice(None), slice(0, None, 5))),
     ],
 )
-@pytest.mark.usefixtures("cut")
+@every_cut
 def test_keys_that_nobody_hears_may_hold_anything(mask, unheard):
     query, key = inputs()
     clean = statistics(query, key, mask=mask)

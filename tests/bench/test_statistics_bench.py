@@ -25,10 +25,12 @@ def test_a_wrong_figure_is_caught(monkeypatch: pytest.MonkeyPatch):
 
 def test_targets_say_met_or_not():
     samples = {bench.OURS: [1.0, 1.0], bench.FUSED: [1.0, 1.0], bench.REFERENCE: [1.0, 1.0]}
-    said = [target.verdict(samples) for target in bench.TARGETS]
-    assert said[0] == "NOT MET: rearview statistics takes 1.00 of forward, reference, asked at most 0.8"
-    assert said[1].startswith("met: rearview statistics takes 1.00 of forward, fused")
-    assert bench.TARGETS[1].verdict({bench.OURS: [1.0]}).startswith("not judged")
+    said = bench.verdicts({case.name: samples for case in bench.CASES})
+    assert said[0] == "causal: NOT MET: rearview statistics takes 1.00 of forward, reference, asked at most 0.8"
+    assert said[1].startswith("causal: NOT MET: rearview statistics takes 1.00 of forward, fused")
+    assert said[2].startswith("causal, 2 key heads: met: rearview statistics takes 1.00 of forward, fused")
+    assert not any("one query" in text for text in said)
+    assert bench.Target(bench.FUSED, 1.0).verdict({bench.OURS: [1.0]}).startswith("not judged")
 
 
 def test_what_would_not_fit_is_told_and_not_tried(monkeypatch: pytest.MonkeyPatch):

@@ -35,7 +35,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "package").mkdir()
     for name in ("CXX", "CXXFLAGS", "LDFLAGS", "REARVIEW_NATIVE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(build.build, "__defaults__", (tmp_path / "package" / "librearview.so",))
     return tmp_path
 
 
@@ -43,13 +42,13 @@ def test_only_what_changed_is_compiled(place: Path):
     assert build.install() is None
     made = {path: path.stat().st_mtime_ns for path in (place / "objects").rglob("*.o")}
     library = build.LIBRARY.stat().st_mtime_ns
-    assert ctypes.CDLL(str(build.LIBRARY)).rv_abi() == 1
+    assert ctypes.CDLL(str(build.LIBRARY)).rv_abi() == 2
     assert build.install() is None
     assert {path: path.stat().st_mtime_ns for path in made} == made
     assert build.LIBRARY.stat().st_mtime_ns == library
     # A header counts.
     header = place / "include" / "rearview.h"
-    header.write_text(header.read_text().replace("#define RV_ABI 1", "#define RV_ABI 77"))
+    header.write_text(header.read_text().replace("#define RV_ABI 2", "#define RV_ABI 77"))
     assert build.install() is None
     assert build.LIBRARY.stat().st_mtime_ns > library
     assert "77" in header.read_text()
@@ -69,7 +68,7 @@ def test_the_interface_is_all_that_the_library_shows(place: Path):
     built = build.PACKAGE / "lib" / "librearview.so"
     if built.exists():
         names = shown(built)
-        assert "rv_forward" in names
+        assert {"rv_forward", "rv_statistics"} <= set(names)
         assert all(name.startswith("rv_") for name in names)
 
 
@@ -108,6 +107,59 @@ def test_an_installation_works_without_it(
     monkeypatch.setenv(variable, value)
     assert build.install() == why
     assert build.NOT_BUILT.read_text() == why + "\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("no program at all", "the compiler {} cannot be run: Exec format error"),
+        ("#!/bin/sh\nprintf 'd\\351faut' >&2\nexit 1\n", "compiling dispatch.cpp with {} failed\nd\ufffdfaut"),
+    ],
+)
+def test_a_compiler_that_does_not_work_stops_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
+):
+    compiler = place / "my compiler"
+    compiler.write_text(program)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert build.install() == why.format(compiler)
+
+
+def test_flags_with_an_open_quote_are_named(place: Path, monkeypatch: pytest.MonkeyPatch):
+    for variable in ("CXX", "CXXFLAGS", "LDFLAGS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "c++ '-O2")
+            why = build.install()
+        assert why is not None
+        assert why.startswith(f"{variable} cannot be read as words: No closing quotation")
+
+
+def test_a_compiler_with_arguments_or_with_spaces_in_its_path(place: Path, monkeypatch: pytest.MonkeyPatch):
+    (place / "my compiler").symlink_to(shutil.which("c++") or "c++")
+    for named in (str(place / "my compiler"), "c++ -DARGUMENT=1"):
+        monkeypatch.setenv("CXX", named)
+        assert build.install() is None
+
+
+def test_a_folder_with_spaces_is_not_compiled_twice(place: Path, monkeypatch: pytest.MonkeyPatch):
+    (place / "a folder, é").mkdir()
+    (place / "src").rename(place / "a folder, é" / "src")
+    for name in ("include", "exports.map"):
+        (place / name).rename(place / "a folder, é" / name)
+    monkeypatch.setattr(build, "NATIVE", place / "a folder, é")
+    assert build.install() is None
+    before = (build.OBJECTS / "native" / "dispatch.o").stat().st_mtime_ns
+    assert build.install() is None
+    assert (build.OBJECTS / "native" / "dispatch.o").stat().st_mtime_ns == before
+
+
+def test_a_source_tree_that_can_only_be_read(place: Path):
+    made = place / "elsewhere"
+    build.move_out(made)
+    assert build.install() is None
+    assert (made / "librearview.so").exists()
+    assert not list((place / "package").iterdir())
 
 
 def test_it_may_be_required(place: Path, monkeypatch: pytest.MonkeyPatch):

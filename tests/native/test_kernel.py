@@ -29,24 +29,40 @@ def test_the_kernel_agrees_with_the_definition(way: str, capfd: pytest.CaptureFi
     assert " 0 failures" in said.out
 
 
-def test_a_wrong_kernel_is_caught(tmp_path: Path):
+FORWARD = """
+static reference::Output careless(rv_call call) {
+    call.scale *= 1.01;
+    return reference::forward(call, keep_of(call));
+}
+"""
+STATISTICS = """
+static reference::Statistics careless(rv_statistics_call call) {
+    call.attention.scale *= 1.01;
+    return reference::statistics(call);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "careless", "named"),
+    [
+        ("reference::forward(*call, keep_of(*call));", FORWARD, "out"),
+        ("reference::statistics(*call);", STATISTICS, "statistics, lse"),
+    ],
+)
+def test_a_wrong_kernel_is_caught(tmp_path: Path, right: str, careless: str, named: str):
     """The program is worth something only if it can fail: it is given a kernel with a scale that is a little off."""
     folder = build.NATIVE / "tests"
     text = (folder / "reference_library.cpp").read_text()
-    wrong = text.replace("reference::forward(*call, keep_of(*call));", "careless(*call);")
-    wrong = wrong.replace(
-        'extern "C" {',
-        "static reference::Output careless(rv_call call) {\n    call.scale *= 1.01;\n"
-        '    return reference::forward(call, keep_of(call));\n}\n\nextern "C" {',
-    )
+    wrong = text.replace(right, "careless(*call);").replace('extern "C" {', careless + 'extern "C" {')
     assert wrong.count("careless") == 2
     source = tmp_path / "wrong.cpp"
     source.write_text(wrong)
     compiler = build.Compiler.find()
     flags = (f"-I{folder}", "-O0")
-    sources = [build.Source(path, flags) for path in (folder / "reference.cpp", folder / "check.cpp", source)]
+    sources = [build.Source(path, flags) for path in (*(folder / name for name in run.TESTS), source)]
     compiler.link(compiler.compile(sources, tmp_path / "objects"), tmp_path / "check", [])
     done = subprocess.run([tmp_path / "check", "--cases", "4"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "FAILED: out: expected" in done.stdout
+    assert f"FAILED: {named}: expected" in done.stdout
     assert "seed 1, portable: dtype" in done.stdout

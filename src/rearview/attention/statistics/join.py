@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from rearview.attention.statistics.bins import merged, width_for
 from rearview.attention.statistics.result import Statistics
@@ -107,11 +106,13 @@ def _added(tensors: Sequence[Tensor | None], axes: int) -> Tensor | None:
     given = [tensor for tensor in tensors if tensor is not None]
     if not given:
         return None
-    sizes = [max(tensor.shape[axis] for tensor in given) for axis in range(-axes, 0)]
-    total = None
-    for tensor in given:
-        pad = [edge for size, axis in zip(sizes[::-1], range(-1, -axes - 1, -1), strict=True)
-               for edge in (0, size - tensor.shape[axis])]  # fmt: skip
-        grown = F.pad(tensor, pad)
-        total = grown if total is None else total + grown
+    # Batch and heads are the same, or 1 where nothing differs; the last is the longest, as a rule.
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in given), strict=True)]
+    last = given[-1]
+    total, others = (last.clone(), given[:-1]) if list(last.shape) == shape else (last.new_zeros(shape), given)
+    for tensor in others:
+        part = total
+        for axis in range(-axes, 0):
+            part = part.narrow(axis, 0, tensor.shape[axis])
+        part.add_(tensor)
     return total

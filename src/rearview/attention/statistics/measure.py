@@ -1,7 +1,8 @@
-"""statistics(): one pass over the strips, and everything that is derived from each before the next takes its place."""
+"""statistics(): one pass over all weights, by whoever does that best, and the strongest of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,11 +10,12 @@ from torch import Tensor
 
 from rearview.attention.bias import Alibi
 from rearview.attention.request import Request
+from rearview.attention.statistics import gpu, kernel
 from rearview.attention.statistics.bins import width_for
-from rearview.attention.statistics.links import strongest_links
+from rearview.attention.statistics.links import Links, strongest_links
 from rearview.attention.statistics.result import Statistics
-from rearview.attention.statistics.strips import Strips
-from rearview.attention.statistics.sums import Sums
+from rearview.attention.statistics.strip_sums import sums_by_strips
+from rearview.attention.statistics.sums import Sums, distance_edges
 from rearview.attention.statistics.uniform import uniform
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
@@ -54,29 +56,49 @@ def statistics(
     >>> from rearview.attention import statistics
     >>> q, k = torch.randn(1, 8, 100, 64), torch.randn(1, 2, 100, 64)
     >>> seen = statistics(q, k)
-    >>> seen.entropy.shape, float(seen.received.sum())    # 8 heads x 100 queries, each gives 1
-    (torch.Size([1, 8, 100]), 800.0)
+    >>> seen.entropy.shape, round(float(seen.received.sum()))    # 8 heads x 100 queries, each gives 1
+    (torch.Size([1, 8, 100]), 800)
     """
     request = Request.of(query, key, key, mask=mask, q_start=q_start, bias=bias, scale=scale, softcap=softcap)
     sinks = checked_sinks(sinks, request)
     links = whole_number(links, "links", at_least=0)
     width = _bin_width(request, map_size, bin_width)
     with torch.autocast(request.device.type, enabled=False):
-        sums = Sums(request, width)
-        if 0 not in (request.batch, request.frame.q_len, request.frame.k_len):
-            for strip in Strips(request, sinks):
-                sums.add(strip)
-        found = strongest_links(request, sinks, sums.row_top, links)
-        received, pooled = uniform(mask, request.frame, request.device, bin_width=width)
+        sums, found = _sums_and_links(request, sinks, width, links)
+        expected, expected_map = uniform(mask, request.frame, request.device, bin_width=width)
     dtype = request.work_dtype
-    return sums.result(
-        expected=received.to(dtype),
-        expected_map=None if pooled is None else pooled.to(dtype),
+    return Statistics(
+        frame=request.frame,
+        lse=sums.lse,
+        entropy=sums.entropy,
+        received=sums.received,
+        expected=expected.to(dtype),
+        first=sums.first,
+        distance=sums.distance,
+        histogram=sums.histogram,
+        histogram_edges=distance_edges(request.frame),
         links=found,
         links_kept=links,
+        map=sums.map,
+        rows_heard=sums.rows_heard,
+        expected_map=None if expected_map is None else expected_map.to(dtype),
         map_size=map_size,
-        sinks=sinks,
+        bin_width=width,
     )
+
+
+def _sums_and_links(request: Request, sinks: Tensor | None, bin_width: int, links: int) -> tuple[Sums, Links]:
+    if kernel.suits(request):
+        return kernel.sums_by_kernel(request, sinks, bin_width, links)
+    sums = pass_for(request)(request, sinks, bin_width)
+    return sums, strongest_links(request, sinks, sums.top, links)
+
+
+def pass_for(request: Request) -> Callable[[Request, Tensor | None, int], Sums]:
+    """Who computes the sums, where the CPU kernel does not: (request, sinks, bin_width) -> Sums."""
+    if gpu.suits(request):
+        return gpu.sums_on_gpu
+    return sums_by_strips
 
 
 def checked_sinks(sinks: Any, request: Request) -> Tensor | None:

@@ -12,10 +12,12 @@ Early keys are heard by more queries, so a plain sum favours them even where att
 from __future__ import annotations
 
 import weakref
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from rearview.attention.engines.native.step import heard_by_one
 from rearview.attention.statistics.bins import first_position, map_shape, pooled_columns, pooled_rows
 from rearview.masks import Frame, Mask, Spans
 from rearview.masks.hearing import strips_of
@@ -31,6 +33,11 @@ _known: weakref.WeakKeyDictionary[Spans, dict[tuple[int, int], tuple[Tensor, Ten
 
 def uniform(mask: Mask, frame: Frame, device: torch.device, *, bin_width: int) -> tuple[Tensor, Tensor | None]:
     """Received [batch or 1, heads or 1, k_len], and the pooled map of sums (None when `bin_width` is 0); float64."""
+    # What a dispatch mode makes, a fake tensor for instance, must not be kept for others.
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    if frame.q_len == 1 and not watched and (heard := heard_by_one(mask, frame)):
+        received, pooled = _of_one(*heard, frame, bin_width)
+        return received.to(device), None if pooled is None else pooled.to(device)
     if not mask.has_ranges:
         return _from_rule(mask, frame, device, bin_width)
     spans = mask.spans_in(frame, torch.device("cpu"))
@@ -40,6 +47,23 @@ def uniform(mask: Mask, frame: Frame, device: torch.device, *, bin_width: int) -
         known[frame.q_start, bin_width] = _received_from_spans(spans), pooled
     received, pooled = known[frame.q_start, bin_width]
     return received.to(device), None if pooled is None else pooled.to(device)
+
+
+@lru_cache(maxsize=4)
+def _of_one(start: int, end: int, frame: Frame, width: int) -> tuple[Tensor, Tensor | None]:
+    """Of a single query that hears keys [start, end): a step of generation, which each layer makes."""
+    received = torch.zeros(1, 1, frame.k_len, dtype=torch.float64, device="cpu")
+    received[..., start:end] = 1 / (end - start)
+    if not width:
+        return received, None
+    pooled = received.new_zeros(1, 1, *map_shape(frame, width))
+    row = (frame.q_start - first_position(frame)) // width
+    first, last = start // width, (end - 1) // width
+    pooled[..., row, first : last + 1] = width / (end - start)
+    # The bins at either end are not heard whole.
+    pooled[..., row, first] -= (start - first * width) / (end - start)
+    pooled[..., row, last] -= ((last + 1) * width - end) / (end - start)
+    return received, pooled
 
 
 def _received_from_spans(spans: Spans) -> Tensor:

@@ -19,8 +19,9 @@ import torch
 from rearview.attention.engines.native.openmp import find_parallel
 from rearview.errors import BadArgument, RearviewError, Unsupported
 
-ABI = 1
-CALL_BYTES = 680
+ABI = 2
+# Of `rv_call`, and of `rv_statistics_call`.
+CALL_BYTES = (680, 824)
 PATH = Path(__file__).with_name("lib") / "librearview.so"
 NOT_BUILT = PATH.with_name("not_built.txt")
 
@@ -28,19 +29,24 @@ NOT_BUILT = PATH.with_name("not_built.txt")
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16")
 FORCED = "REARVIEW_NATIVE_ISA"
 
+OTHER_VERSION = "its library is of another version of rearview; build it again"
+
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     """The library, or why there is none."""
-    if not PATH.exists():
-        why = NOT_BUILT.read_text().strip() if NOT_BUILT.exists() else "it was never built"
-        return None, f"its library is not in this installation: {why}"
     try:
+        if not PATH.exists():
+            why = NOT_BUILT.read_text("utf-8", "replace").strip() if NOT_BUILT.exists() else "it was never built"
+            return None, f"its library is not in this installation: {why}"
         library = ctypes.CDLL(str(PATH))
+        if library.rv_abi() != ABI:
+            return None, OTHER_VERSION
         for name, result, arguments in (
-            ("rv_abi", ctypes.c_int64, []),
             ("rv_call_size", ctypes.c_int64, []),
+            ("rv_statistics_call_size", ctypes.c_int64, []),
             ("rv_forward", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
             ("rv_backward", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
+            ("rv_statistics", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
             ("rv_isa_available", ctypes.c_int, [ctypes.c_int64]),
             ("rv_isa", ctypes.c_int64, []),
             ("rv_isa_force", ctypes.c_int, [ctypes.c_int64]),
@@ -50,8 +56,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         return None, f"its library could not be loaded: {error}"
-    if (library.rv_abi(), library.rv_call_size()) != (ABI, CALL_BYTES):
-        return None, "its library is of another version of rearview; build it again"
+    if (library.rv_call_size(), library.rv_statistics_call_size()) != CALL_BYTES:
+        return None, OTHER_VERSION
     # One pool of threads for torch and for the kernel: two would fight for the processors.
     if (parallel := find_parallel()) is not None:
         library.rv_set_parallel(parallel)

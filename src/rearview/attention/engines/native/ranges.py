@@ -68,7 +68,7 @@ def ranges_of(spans: Spans, key_heads: int) -> Ranges:
 
 
 @lru_cache(maxsize=64)
-def everything(k_len: int) -> Ranges:
-    """Every query hears every key: what most steps with a cache are, at another length each."""
-    edges = torch.tensor([0, k_len], dtype=torch.int32, device="cpu").view(2, 1, 1, 1, 1)
+def one_range(start: int, end: int) -> Ranges:
+    """Every query hears these keys: what most steps with a cache are, at another length each."""
+    edges = torch.tensor([start, end], dtype=torch.int32, device="cpu").view(2, 1, 1, 1, 1)
     return Ranges.of(edges[0], edges[1], None)

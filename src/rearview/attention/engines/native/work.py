@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rearview.attention.bias import Alibi
 from rearview.attention.engines.native.call import Options
-from rearview.attention.engines.native.ranges import Ranges, everything, ranges_of
+from rearview.attention.engines.native.ranges import Ranges, one_range, ranges_of
 from rearview.attention.engines.native.words import words_of
 from rearview.attention.request import Request
 from rearview.masks import Frame, Mask
@@ -60,12 +60,12 @@ class Work:
     def options(self, key_heads: int) -> Options:
         """For the kernel. Made when it is called: under torch.func and dispatch modes there are no numbers before."""
         if isinstance(self.simplified, Full):
-            return self._options(everything(self.frame.k_len), self.frame.q_start)
+            return self._options(one_range(0, self.frame.k_len), self.frame.q_start)
         return self._options(ranges_of(self.mask.spans_in(self.frame, CPU), key_heads), self.frame.q_start)
 
     def options_of_step(self, start: int, end: int) -> Options:
         """For one query and the keys [start, end), which are all that it hears. Positions count from the first."""
-        return self._options(everything(end - start), self.frame.q_start - start)
+        return self._options(one_range(0, end - start), self.frame.q_start - start)
 
     def _options(self, ranges: Ranges, q_start: int) -> Options:
         slopes = None if self.alibi is None else self.alibi.slopes.to(CPU, torch.float32).contiguous()
