@@ -23,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 ROUNDS, QUICK_ROUNDS, QUICK_LENGTH = 15, 3, 512
 # Measurements with a module and a `main` of their own: python -m bench generation --quick
 PROMISED = ("native", "training", "generation", "statistics")
-GROUPS = (*PROMISED, "observe", "audit_sweep", "transformers_sweep")
+GROUPS = (*PROMISED, "statistics_gpu", "observe", "audit_sweep", "transformers_sweep")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
