@@ -13,6 +13,10 @@ lowering.py  what it costs to turn a mask into ranges, in a process of its own
 plain.py     GPT as most people write it
 training.py  whole training steps, and how well they learn (python -m bench training)
 generation.py  tokens one at a time: the cache, no cache, transformers (python -m bench generation)
+statistics.py  statistics of attention against a forward pass (python -m bench statistics)
+statistics_gpu.py  the same on a GPU (python -m bench statistics_gpu)
+observe.py   watching a model as its input grows (python -m bench observe)
+transformers_sweep.py  transformers' models on our engines (python -m bench transformers_sweep)
 audit_sweep.py  the auditor over the causal language models of transformers (python -m bench audit_sweep)
 native.py    the CPU kernel against SDPA, case by case (python -m bench native)
 targets.py   the numbers that this project promises, met or not

@@ -19,6 +19,7 @@ from rearview.observe.near import near_of
 from rearview.observe.sentences import share
 from tests.browser import a_browser, offline
 from tests.observe import made
+from tests.observe.board import point
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -63,14 +64,7 @@ def browser() -> Iterator[Browser]:
 
 def pointed_at(page: Page, along: float, down: float) -> tuple[int, int, str]:
     """Query, key and share under a point of the map, given as parts of its sides."""
-    board = page.locator("#board")
-    board.scroll_into_view_if_needed()
-    box = board.bounding_box()
-    assert box is not None
-    left, top, wide, high = (
-        float(board.get_attribute(f"data-{name}") or 0) for name in ("left", "top", "wide", "high")
-    )
-    page.mouse.move(box["x"] + left + along * wide, box["y"] + top + down * high)
+    page.mouse.move(*point(page, along, down))
     reading = page.locator("#reading").inner_text()
     positions = [int(text.replace(",", "")) for text in re.findall(r"(?:query|key) ([\d,]+)", reading)]
     assert len(positions) == 2, reading

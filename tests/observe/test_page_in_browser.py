@@ -16,6 +16,7 @@ from rearview.observe.html import framed, page
 from rearview.observe.sentences import share
 from tests.browser import a_browser, offline
 from tests.observe import made
+from tests.observe.board import point
 from tests.observe.models import t5
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ def ready(page: Page) -> Page:
 
 def place(page: Page, row: int, column: int, rows: int, columns: int) -> tuple[float, float]:
     """Where a cell of the whole map is on the screen."""
-    board = page.locator("#board")
-    board.scroll_into_view_if_needed()
-    box = board.bounding_box()
-    assert box is not None
-    left, top, wide, high = (
-        float(board.get_attribute(f"data-{name}") or 0) for name in ("left", "top", "wide", "high")
-    )
-    return box["x"] + left + (column + 0.5) * wide / columns, box["y"] + top + (row + 0.5) * high / rows
+    return point(page, (column + 0.5) / columns, (row + 0.5) / rows)
 
 
 def hover(page: Page, row: int, column: int, rows: int, columns: int) -> tuple[str, str, str]:
