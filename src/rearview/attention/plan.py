@@ -24,9 +24,6 @@ from rearview.masks import Mask, causal
 # One query of a head with fewer float32 numbers than this leaves most of a vector empty.
 NARROW = 32
 
-# With gradients, up to this many pairs in all, what counts is the way through autograd: 30 us more than PyTorch's own.
-TINY_PAIRS = 64 * 64
-
 # Up to this many pairs of one sequence the cost is in the calls, and one fused call beats several exact ones.
 SMALL_PAIRS = 128 * 128
 
@@ -48,8 +45,7 @@ def _native_is_faster(request: Request) -> bool:
     """On a CPU, wherever it was measured (`python -m bench native`), short or long, with any mask and option.
 
     Not under torch.func and forward-mode derivatives, of which it knows a part only. Nor, where PyTorch's kernel needs
-    no dense mask: forward alone in bfloat16, if the processor has tiles for it; one query of a very narrow head; a few
-    pairs with gradients, in float32.
+    no dense mask: forward alone in bfloat16, if the processor has tiles for it; one query of a very narrow head.
     """
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     if not native.library.IS_FAST or request.device.type != "cpu" or transformed:
@@ -57,15 +53,7 @@ def _native_is_faster(request: Request) -> bool:
     dtype, dim = request.query.dtype, request.query.shape[-1]
     in_tiles = native.library.HAS_TILES and dtype == torch.bfloat16 and not request.needs_grad
     narrow = request.frame.q_len == 1 and dim < NARROW and dtype == torch.float32 and request.queries_per_key_head == 1
-    tiny = dtype == torch.float32 and request.needs_grad and _is_tiny(request)
-    return not (in_tiles or narrow or tiny) or sdpa.needs_dense_mask(request) or bool(sdpa.refusals(request))
-
-
-def _is_tiny(request: Request) -> bool:
-    """Are there so few pairs in all that the way to a kernel counts? In a compiled graph there is none to go."""
-    if torch.compiler.is_compiling():
-        return False
-    return request.batch * request.heads * request.frame.q_len * request.frame.k_len <= TINY_PAIRS
+    return not (in_tiles or narrow) or sdpa.needs_dense_mask(request) or bool(sdpa.refusals(request))
 
 
 def _is_small(request: Request) -> bool:
