@@ -201,7 +201,6 @@ def test_what_the_kernels_do_not_do_is_left_to_the_strips():
     assert not gpu.suits(request(dim=256, dtype=torch.float32))
 
 
-@pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run by themselves")
 def needs_triton() -> None:
     if importlib.util.find_spec("triton") is None:
         if os.environ.get("CI"):
@@ -209,6 +208,7 @@ def needs_triton() -> None:
         pytest.skip("Triton, which interprets and compiles the kernels, is not installed")
 
 
+@pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run by themselves")
 def test_in_the_interpreter():
     needs_triton()
     # Triton is told before it is imported.
