@@ -1,10 +1,16 @@
-"""What holds for every test: uninitialised memory is poison, and the seed is fixed."""
+"""What holds for every test: uninitialised memory is poison, the seed is fixed, and Ctrl-C can be sent."""
 
+import signal
+import threading
 import warnings
 
 import pytest
 import torch
 from torch.utils import deterministic
+
+# A shell starts what runs in its background with SIGINT ignored, and children inherit that. Tests send it to theirs.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

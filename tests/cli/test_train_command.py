@@ -140,7 +140,7 @@ def test_a_second_ctrl_c_leaves_at_once(rearview, text: Path, out: Path):
         "--layers",
         "4",
         "--width",
-        "512",
+        "256",
         "--batch",
         "256",
         "--threads",
