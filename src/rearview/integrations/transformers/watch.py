@@ -34,6 +34,8 @@ from rearview.integrations.transformers.seams import Function, asks, entries_of,
 
 # What a module calls the sequence that it hears, where that is not its own.
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+# Module, query, key, value and mask: what every attention function takes first.
+BEFORE_OPTIONS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,15 +177,15 @@ def _attention(original: Function, name: str) -> Function:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **options: Any
     ) -> Any:
         out = original(module, query, key, value, attention_mask, *args, **options)
-        show(module, name, query, key, value, attention_mask, _named(original, args) | options)
+        show(module, name, query, key, value, attention_mask, _named(original, args, behind=BEFORE_OPTIONS) | options)
         return out
 
     return attention
 
 
-def _named(function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    """Arguments behind the mask that a model gives by their place."""
-    names = list(inspect.signature(function).parameters)[5:] if args else []
+def _named(function: Callable[..., Any], args: tuple[Any, ...], *, behind: int = 0) -> dict[str, Any]:
+    """Arguments that a model gives by their place, behind so many others."""
+    names = list(inspect.signature(function).parameters)[behind:] if args else []
     return dict(zip(names, args, strict=False))
 
 
@@ -227,14 +229,10 @@ def _mask(original: Function, name: str) -> Function:
 
     def making(*args: Any, **options: Any) -> Any:
         mask = original(*args, **options)
-        remember(mask, _named_all(original, args) | options)
+        remember(mask, _named(original, args) | options)
         return mask
 
     return making
-
-
-def _named_all(function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(inspect.signature(function).parameters, args, strict=False)) if args else {}
 
 
 def _masks() -> Any:
