@@ -16,12 +16,12 @@ from rearview.attention.engines import native
 from rearview.attention.engines.native import call
 from rearview.attention.engines.native.function import is_plain
 from rearview.attention.engines.native.ranges import Ranges, one_range, ranges_of
-from rearview.attention.engines.native.step import heard_by_one
 from rearview.attention.request import Request
 from rearview.attention.statistics.bins import first_position, map_shape
 from rearview.attention.statistics.links import Links
 from rearview.attention.statistics.result import FIRST
 from rearview.attention.statistics.sums import Sums, distance_edges
+from rearview.masks.step import heard_by_one
 
 # What `rv_statistics_call` has behind its `rv_call`: sinks; entropy, top, distance, first, received; histogram and its
 # bins; map, rows_heard; bin_width, map_rows, map_columns, map_origin; weight, query, key of the links, and how many.

@@ -17,10 +17,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from rearview.attention.engines.native.step import heard_by_one
 from rearview.attention.statistics.bins import first_position, map_shape, pooled_columns, pooled_rows
 from rearview.masks import Frame, Mask, Spans
 from rearview.masks.hearing import strips_of
+from rearview.masks.step import heard_by_one
 
 # Queries x edges that are looked at together.
 EDGES_AT_ONCE = 2**21

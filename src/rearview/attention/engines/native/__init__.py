@@ -19,10 +19,10 @@ from torch import Tensor
 from rearview.attention.engines.native import call, library, op
 from rearview.attention.engines.native.function import NativeAttention, PlainAttention, is_plain
 from rearview.attention.engines.native.library import force_isa, isa, isas
-from rearview.attention.engines.native.step import heard_by_one
 from rearview.attention.engines.native.words import has_words
 from rearview.attention.engines.native.work import Work
 from rearview.attention.request import Request
+from rearview.masks.step import heard_by_one
 
 name = "native"
 summary = "our C++ kernel on ranges, for CPUs"
