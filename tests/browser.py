@@ -1,6 +1,6 @@
 """A real browser for pages: the system's chromium, driven by Playwright, with the network off.
 
-Without one the tests are skipped, and say why; in CI (the variable CI is set) they fail instead.
+Without a browser the tests are skipped with a reason; in CI (if the variable CI is set) they fail.
 """
 
 from __future__ import annotations

@@ -1,33 +1,33 @@
-"""The errors of the house: each says what was expected, what came, which argument, and what to do.
+"""The errors of Rearview. Each says what was expected, what was given, which argument it is about, and what to do.
 
 >>> from rearview import window, RearviewError
 >>> try:
 ...     window(0)
 ... except RearviewError as error:
 ...     print(error)
-window(n): expected an integer of at least 1, got 0. A window counts the position itself: window(1) hears only itself.
+window(n): expected an integer of at least 1, got 0. A window counts the query itself: window(1) hears only itself.
 """
 
 from collections.abc import Sequence
 
 
 class RearviewError(Exception):
-    """Anything that Rearview refuses. Catch this one to catch them all."""
+    """The base class of all errors of Rearview."""
 
 
 class BadArgument(RearviewError, ValueError):
-    """An argument that cannot be right, whatever the engine."""
+    """An argument that is invalid for every engine."""
 
-    def __init__(self, argument: str, *, expected: str, came: object, advice: str = ""):
+    def __init__(self, argument: str, *, expected: str, got: object, advice: str = ""):
         self.argument = argument
         self.expected = expected
-        self.came = came
+        self.got = got
         self.advice = advice
-        super().__init__(f"{argument}: expected {expected}, got {came}.{' ' + advice if advice else ''}")
+        super().__init__(f"{argument}: expected {expected}, got {got}.{' ' + advice if advice else ''}")
 
 
 class Unsupported(RearviewError):
-    """A valid request that this engine or format cannot do exactly; `reasons` says why."""
+    """A valid request that this engine or format cannot fulfil exactly; `reasons` says why."""
 
     def __init__(self, what: str, reasons: Sequence[str], *, advice: str = ""):
         self.what = what
@@ -37,11 +37,11 @@ class Unsupported(RearviewError):
 
 
 class NoRangeForm(Unsupported):
-    """A mask whose rows are not a few ranges (`dilated`, `where`, `dense`)."""
+    """Ranges were requested of a mask that has none (`dilated`, `where`, `dense`)."""
 
 
 class BadExpression(RearviewError, ValueError):
-    """A mask expression, as text, that is not one."""
+    """A text that is not a mask expression."""
 
 
 class MissingExtra(RearviewError, ImportError):
@@ -55,7 +55,7 @@ class MissingExtra(RearviewError, ImportError):
 
 
 class BadFile(RearviewError, ValueError):
-    """A file that is not what it should be; the message says where in it, and why."""
+    """A file that is missing, damaged or of another kind; the message says where in the file, and why."""
 
     def __init__(self, path: object, why: str):
         self.path = str(path)

@@ -1,0 +1,76 @@
+"""A page in one file, which contains its style, its scripts and its data and loads nothing else.
+
+>>> page = seal("rearview.explanation", scripts=("trace.js",), title="<mine>", data={"a": "</script>"})
+>>> page.startswith("<!doctype html>"), "<title>&lt;mine&gt;</title>" in page, "\\\\u003c/script\\\\u003e" in page
+(True, True, True)
+
+The content security policy of the page allows only the style and the script whose hashes it contains. Data is embedded
+as JSON in which "<", ">" and "&" are escaped, so that no text can end the script element.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from rearview.drawing import palette
+
+# The package with the files that all pages share, and its scripts.
+SHARED, SCRIPTS = "rearview.drawing", ("elements.js", "matrix.js", "tokens.js")
+
+
+def seal(
+    package: str, *, scripts: Sequence[str], title: str, data: dict[str, Any], slots: Mapping[str, str] | None = None
+) -> str:
+    """One page: `page/page.html` of a package with its page.css, its scripts and the data.
+
+    The palette, the common style and the scripts for elements, matrices and token texts are added. `slots` is HTML for
+    further `{{name}}` places of the page.
+    """
+    style = palette.css() + _read(SHARED, "base.css") + _read(package, "page.css")
+    script = "\n".join([*(_read(SHARED, name) for name in SCRIPTS), *(_read(package, name) for name in scripts)])
+    parts = {
+        **(slots or {}),
+        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'",
+        "title": as_text(title),
+        "style": style,
+        "data": _embedded(data),
+        "script": script,
+    }
+    # In one pass, so that a text which looks like a slot is not replaced.
+    whole = _read(SHARED, "head.html") + _read(package, "page.html") + _read(SHARED, "foot.html")
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], whole)
+
+
+def framed(page: str, *, title: str, height: int) -> str:
+    """The page in an iframe, which separates its style from that of the notebook."""
+    return (
+        f'<iframe title="{as_text(title)}" sandbox="allow-scripts" width="100%" height="{height}" '
+        f'style="border: 0; border-radius: 8px" srcdoc="{html.escape(page)}"></iframe>'
+    )
+
+
+def as_text(text: str) -> str:
+    """HTML that displays this text, whatever it contains."""
+    return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    # Labels are untrusted text: it must not end the script element or begin another.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _read(package: str, name: str) -> str:
+    return (files(package) / "page" / name).read_text(encoding="utf-8")
+
+
+def _hash(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
