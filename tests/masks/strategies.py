@@ -2,7 +2,26 @@
 
 from hypothesis import strategies as st
 
-from rearview import Mask, causal, chunks, dilated, documents, full, padding, per_head, prefix, window
+from rearview import (
+    Mask,
+    along,
+    block_diffusion,
+    causal,
+    chunks,
+    dilated,
+    documents,
+    full,
+    grid_window,
+    padding,
+    per_head,
+    prefix,
+    shared_prefix,
+    tree,
+    window,
+)
+from rearview import (
+    ranges as explicit_ranges,
+)
 from rearview.masks import Frame
 
 LENGTH = 9
@@ -11,7 +30,54 @@ BATCH = 2
 _ids = st.lists(st.integers(-3, 2**63 - 1) | st.integers(0, 2), min_size=LENGTH, max_size=LENGTH)
 _bits = st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH)
 
+_few_ids = st.lists(st.integers(0, 2), min_size=LENGTH, max_size=LENGTH)
+_edge = st.integers(-2, LENGTH + 2)
+_pair = st.tuples(_edge, _edge)
+
+
+def _explicit(rows: list[list[tuple[int, int]]]) -> Mask:
+    return explicit_ranges([[a for a, _ in row] for row in rows], [[b for _, b in row] for row in rows])
+
+
+_parents = st.tuples(*[st.integers(-1, n - 1) | st.just(n - 1) for n in range(LENGTH)]).map(list)
+_trees = st.builds(tree, _parents) | st.builds(lambda a, b: tree([a, b]), _parents, _parents)
+_paths = st.one_of(
+    _trees,
+    st.builds(documents, _few_ids),
+    st.builds(lambda a, b: documents([a, b]), _few_ids, _few_ids),
+    st.builds(lambda n, a, b: shared_prefix(n, [a, LENGTH - n - a, b]), *[st.integers(0, 4)] * 3),
+)
+_counting: st.SearchStrategy[Mask] = st.one_of(
+    st.just(causal()),
+    st.builds(lambda n, ahead: window(n, ahead=ahead), st.integers(1, 5), st.integers(0, 3)),
+    st.builds(prefix, st.integers(0, 5)),
+    st.builds(chunks, st.integers(1, 5)),
+    st.builds(lambda n: causal() & (window(n) | prefix(1)), st.integers(1, 4)),
+    st.builds(lambda n: ~window(n), st.integers(1, 4)),
+    st.builds(documents, _few_ids),
+)
+_axes = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+
+
+@st.composite
+def _grids(draw: st.DrawFn) -> Mask:
+    shape = draw(_axes)
+    size = draw(st.integers(1, 4) | st.lists(st.integers(1, 5), min_size=len(shape), max_size=len(shape)))
+    return grid_window(shape, size, start=draw(st.integers(0, 2)), inside=draw(st.booleans()))
+
+
 with_ranges: st.SearchStrategy[Mask] = st.one_of(
+    st.builds(
+        _explicit,
+        st.integers(1, 3).flatmap(
+            lambda n: st.lists(st.lists(_pair, min_size=n, max_size=n), min_size=LENGTH, max_size=LENGTH)
+        ),
+    ),
+    _trees,
+    st.builds(along, _paths, _counting),
+    st.builds(lambda n, ids: chunks(n, within=ids), st.integers(1, 4), _few_ids),
+    _grids(),
+    st.builds(block_diffusion, st.integers(1, 6), st.integers(1, 4)),
     st.just(causal()),
     st.just(full()),
     st.builds(lambda n, ahead: window(n, ahead=ahead), st.integers(1, 12), st.integers(0, 3)),

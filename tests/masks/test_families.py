@@ -1,8 +1,10 @@
-"""Every constructor against its definition, pair by pair; what it prints; what it refuses and how it says so."""
+"""Every constructor compared with its definition, pair by pair; its repr; its errors."""
 
 import copy
 import operator
 import pickle
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,26 +14,38 @@ import torch
 from rearview import (
     Mask,
     RearviewError,
+    along,
+    block_diffusion,
     causal,
     chunks,
     dense,
     dilated,
     documents,
     full,
+    grid_window,
     padding,
     per_head,
     prefix,
+    ranges,
+    shared_prefix,
+    tree,
     where,
     window,
 )
 from rearview.errors import BadArgument, NoRangeForm
 from rearview.masks import Frame
+from rearview.masks.item import item_of
+from rearview.masks.lagged import lagged
+from rearview.masks.mask import REMEMBERED_FRAMES
+from rearview.masks.shifted import shifted
 
 IDS = [3, 3, 0, 0, 0, 3, 7, 7, 7]
 PACKED = [[0, 0, 1, 1, 2, 2, 2, 2, 2], [5, 5, 5, 5, 5, 5, 4, 4, 4]]
 REAL = [[False, False, True, True, True, True, True, True, True], [True, False, True] * 3]
 SQUARE = torch.rand(9, 9, generator=torch.Generator().manual_seed(0)) < 0.5
 EACH = torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1)) < 0.5
+# So many runs per row that they are not worth being ranges.
+RAGGED = (torch.arange(99) + torch.arange(99).unsqueeze(1)) % 2 == torch.zeros(2, 3, 1, 1)
 
 # The definition of each: may the query at position i hear the key at position j, in batch item b and head h?
 Rule = Callable[[int, int, int, int], bool]
@@ -60,6 +74,103 @@ DEFINITIONS: dict[str, tuple[Mask, Rule]] = {
     ),
     "~(causal() | chunks(2))": (~(causal() | chunks(2)), lambda b, h, i, j: not (j <= i or i // 2 == j // 2)),
     "causal() & ~window(2)": (causal() & ~window(2), lambda b, h, i, j: j <= i - 2),
+}
+STARTS, ENDS = (
+    [[0, 4], [1, 1], [2, 0], [-3, 9], [5, 2], [0, 0], [3, 5], [1, 2], [8, 0]],
+    [[3, 5], [0, 3], [1, 4], [1, 20], [7, 9], [9, 2], [3, 5], [6, 4], [9, 3]],
+)
+PARENTS = [-1, 0, 1, 1, 3, -1, 5, 0, 7]
+TWO_TREES = [PARENTS, [-1, -1, 0, 1, 2, 3, 4, 5, 6]]
+
+
+def ancestors(parents: list[int], node: int) -> list[int]:
+    """The path from a node to its root, the node first."""
+    return [node, *ancestors(parents, parents[node])] if node >= 0 else []
+
+
+def depth(parents: list[int], node: int) -> int:
+    return len(ancestors(parents, node)) - 1
+
+
+def place(ids: list[int], i: int) -> int:
+    """The position of i in its own document."""
+    return ids[:i].count(ids[i])
+
+
+def near(shape: tuple[int, ...], size: tuple[int, ...], i: int, j: int, *, inside: bool = False) -> bool:
+    """Whether the cells i and j of a grid are near: coordinate by coordinate, from the last axis on."""
+    for cells, width in zip(reversed(shape), reversed(size), strict=True):
+        one, other = i % cells, j % cells
+        i, j = i // cells, j // cells
+        first = one - width // 2
+        if inside:
+            first = max(0, min(first, cells - width))
+        if not first <= other < first + width:
+            return False
+    return i == j == 0
+
+
+def diffused(length: int, n: int, i: int, j: int) -> bool:
+    if not (0 <= i < 2 * length and j < 2 * length):
+        return False
+    block = [position % length // n for position in (i, j)]
+    if i < length and j < length:
+        return block[0] == block[1]
+    if i < length:
+        return block[1] < block[0]
+    return j >= length and block[1] <= block[0]
+
+
+DEFINITIONS |= {
+    f"ranges({[0, 2, 1, 0, 0, 5, 2, 1, 8]}, {[1, 2, 5, 9, 3, 2, 7, 7, 9]})": (
+        ranges([0, 2, 1, 0, 0, 5, 2, 1, 8], [1, 2, 5, 9, 3, 2, 7, 7, 9]),
+        lambda b, h, i, j: i >= 0 and [0, 2, 1, 0, 0, 5, 2, 1, 8][i] <= j < [1, 2, 5, 9, 3, 2, 7, 7, 9][i],
+    ),
+    f"ranges({[[max(0, a) for a in row] for row in STARTS]}, {ENDS})": (
+        ranges(STARTS, ENDS),
+        lambda b, h, i, j: i >= 0 and any(s <= j < e for s, e in zip(STARTS[i], ENDS[i], strict=True)),
+    ),
+    f"tree({PARENTS})": (tree(PARENTS), lambda b, h, i, j: j in ancestors(PARENTS, i)),
+    f"tree({TWO_TREES})": (tree(TWO_TREES), lambda b, h, i, j: j in ancestors(TWO_TREES[b], i)),
+    "tree([-1, 0, 1, 2, 2, 1, 1, 6, 7])": (
+        tree([-1, 0, 0, -1, -1, 4, 5], after=2),
+        lambda b, h, i, j: j in ancestors([-1, 0, 1, 2, 2, 1, 1, 6, 7], i),
+    ),
+    "tree([-1, 0, 1, 2, 1, 1, 5, -1, 7])": (
+        shared_prefix([2, 1], [[2, 0, 1, 2], [0, 1]]),
+        lambda b, h, i, j: j in ancestors([-1, 0, 1, 2, 1, 1, 5, -1, 7], i),
+    ),
+    f"along(tree({TWO_TREES}), window(2))": (
+        along(tree(TWO_TREES), window(2)),
+        lambda b, h, i, j: j in ancestors(TWO_TREES[b], i)[:2],
+    ),
+    f"along(tree({PARENTS}), chunks(2))": (
+        along(tree(PARENTS), chunks(2)),
+        lambda b, h, i, j: j in ancestors(PARENTS, i) and depth(PARENTS, i) // 2 == depth(PARENTS, j) // 2,
+    ),
+    f"along(documents({IDS}), prefix(1) | window(2, ahead=1))": (
+        along(documents(IDS), prefix(1) | window(2, ahead=1)),
+        lambda b, h, i, j: (
+            i >= 0 and IDS[i] == IDS[j] and (place(IDS, j) == 0 or -1 <= place(IDS, i) - place(IDS, j) < 2)
+        ),
+    ),
+    f"along(documents({PACKED}), chunks(2))": (
+        chunks(2, within=PACKED),
+        lambda b, h, i, j: (
+            i >= 0 and PACKED[b][i] == PACKED[b][j] and place(PACKED[b], i) // 2 == place(PACKED[b], j) // 2
+        ),
+    ),
+    "grid_window([3, 3], [3, 3])": (grid_window([3, 3], 3), lambda b, h, i, j: i >= 0 and near((3, 3), (3, 3), i, j)),
+    "grid_window([2, 2, 2], [1, 2, 3], start=1)": (
+        grid_window([2, 2, 2], [1, 2, 3], start=1),
+        lambda b, h, i, j: i >= 1 and j >= 1 and near((2, 2, 2), (1, 2, 3), i - 1, j - 1),
+    ),
+    "grid_window([3, 3], [2, 3], inside=True)": (
+        grid_window((3, 3), (2, 3), inside=True),
+        lambda b, h, i, j: i >= 0 and near((3, 3), (2, 3), i, j, inside=True),
+    ),
+    "block_diffusion(4, 3)": (block_diffusion(4, 3), lambda b, h, i, j: diffused(4, 3, i, j)),
+    "block_diffusion(3, 1)": (block_diffusion(3, 1), lambda b, h, i, j: diffused(3, 1, i, j)),
 }
 FRAMES = [
     Frame.of(6),
@@ -109,7 +220,8 @@ def test_it_prints_as_the_expression_that_made_it(text: str):
 def test_long_data_is_summarised():
     assert repr(documents(range(1000))) == "documents(<1000 ids>)"
     assert repr(padding(torch.ones(4, 512, dtype=torch.bool))) == "padding(<4 x 512 keys>)"
-    assert repr(dense(EACH)) == "dense(<2 x 3 x 9 x 9 bool>)"
+    assert repr(dense(RAGGED)) == "dense(<2 x 3 x 99 x 99 bool>)"
+    assert repr(dense(EACH)) == "dense(<2 x 3 x 9 x 9 bool, at most 4 ranges per row>)"
     assert repr(where(operator.ge)) == "where(ge)"
 
 
@@ -190,7 +302,7 @@ def test_a_mask_never_changes(mask: Mask):
         (dense, torch.ones(3, 3, dtype=torch.bool).tril()),
     ],
 )
-def test_what_the_caller_writes_later_does_not_matter(make, given: torch.Tensor):
+def test_later_changes_of_the_data_have_no_effect(make, given: torch.Tensor):
     mask = make(given)
     before, printed = mask.to_bool(3).clone(), repr(mask)
     given.zero_()
@@ -219,19 +331,83 @@ def test_to_a_device_means_the_same(text: str):
     assert torch.equal(moved.to_bool(6), mask.to_bool(6))
 
 
-@pytest.mark.parametrize(
-    "mask", [documents(IDS), padding([3]), padding(REAL), prefix([1]), dense(SQUARE), ~documents(IDS) & prefix([1])]
-)
-def test_to_a_device_brings_the_data(mask: Mask):
-    def tensors(value: object) -> list[torch.Tensor]:
-        if isinstance(value, torch.Tensor):
-            return [value]
-        inside = value.__getstate__().values() if isinstance(value, Mask) else value if isinstance(value, tuple) else ()
-        return [tensor for part in inside for tensor in tensors(part)]
+WITH_DATA = [
+    ranges(STARTS, ENDS),
+    tree(PARENTS),
+    along(tree(PARENTS), window(2)),
+    chunks(2, within=IDS),
+    documents(IDS),
+    padding([3]),
+    padding(REAL),
+    prefix([1]),
+    dense(SQUARE),
+    ~documents(IDS) & prefix([1]),
+    per_head([causal(), documents(IDS)]),
+    lagged(documents(IDS), [2, 0]),
+    shifted(documents(IDS), queries=1, keys=1, heads=None),
+    item_of(padding([3, 1]), batch=1, head=0),
+    ~item_of(per_head([causal(), documents(IDS)]), batch=0, head=1),
+]
 
-    assert tensors(mask)
-    assert {tensor.device.type for tensor in tensors(mask.to("meta"))} == {"meta"}
-    assert {tensor.device.type for tensor in tensors(mask)} == {"cpu"}
+
+@pytest.mark.parametrize("mask", WITH_DATA, ids=repr)
+def test_to_a_device_brings_the_data(mask: Mask):
+    def devices(mask: Mask) -> set[str]:
+        values = [value for part in mask.walk() for value in part._flatten()]
+        return {value.device.type for value in values if isinstance(value, torch.Tensor)}
+
+    assert devices(mask) == {"cpu"}
+    moved = mask.to("meta")
+    assert devices(moved) == {"meta"}
+    assert devices(mask) == {"cpu"}
+    assert (type(moved), moved.batch, moved.heads, moved.has_ranges) == (
+        type(mask), mask.batch, mask.heads, mask.has_ranges,
+    )  # fmt: skip
+    # Nothing to move, so no new mask.
+    assert mask.to("cpu") is mask
+
+
+@pytest.mark.parametrize("mask", WITH_DATA, ids=repr)
+def test_every_nested_mask_is_walked(mask: Mask):
+    inner = lagged(mask, [1]) if mask.batch is None else mask
+    around = per_head([full() | ~item_of(inner, batch=0, head=0), causal()])
+    assert inner in list(around.walk())
+    assert [type(part).__name__ for part in around.walk()][:4] == ["PerHead", "Or", "Full", "Not"]
+
+
+@pytest.mark.parametrize("mask", WITH_DATA, ids=repr)
+def test_wrapping_a_mask_keeps_its_checks(mask: Mask):
+    short, message = documents([0, 0, 1]), r"^documents\(ids\): expected an id for each of the \d+ positions, got 3 ids"
+    for around in (~short, lagged(short, [1]), shifted(short, queries=1, keys=1, heads=None), ~(short & mask)):
+        with pytest.raises(BadArgument, match=message):
+            around.to_bool(8)
+
+
+def test_threads_may_share_a_mask():
+    mask = causal() & documents(torch.arange(64) // 7)
+    interval = sys.getswitchinterval()
+    wrong: list[str] = []
+
+    def ask() -> None:
+        for n in range(200):
+            length = 1 + n % 12
+            try:
+                if mask.spans(length).k_len != length:
+                    wrong.append(f"the spans of another length than {length}")
+            except Exception as error:
+                wrong.append(repr(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
+    assert len(mask._remembered) <= REMEMBERED_FRAMES
 
 
 # Refusals.
@@ -239,7 +415,11 @@ def test_to_a_device_brings_the_data(mask: Mask):
 
 # What is called, with what, and what the message says.
 WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
-    (window, (0,), r"^window\(n\): expected an integer of at least 1, got 0\. A window counts the position itself"),
+    (
+        window,
+        (0,),
+        r"^window\(n\): expected an integer of at least 1, got 0\. A window counts the query itself",
+    ),
     (window, (True,), r"^window\(n\): expected an integer of at least 1, got True"),
     (window, (2.5,), r"^window\(n\): expected an integer of at least 1, got 2\.5"),
     (window, ("3",), r"^window\(n\): expected an integer of at least 1, got '3'"),
@@ -273,9 +453,52 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
     (dense, ([[True]],), r"^dense\(tensor\): expected a bool tensor, True = may be heard, got list"),
     (dense, (SQUARE[None],), r"^dense\(tensor\): expected shape .*, got \[1, 9, 9\]\. .*padding\(tensor\)"),
     (dense, (SQUARE[:0],), r"^dense\(tensor\): expected .* none of them 0, got \[0, 9\]"),
-    (per_head, ([],), r"^per_head\(masks\): expected a list of masks, one a head, got \[\]"),
+    (per_head, ([],), r"^per_head\(masks\): expected a list of masks, one per head, got \[\]"),
     (per_head, ([causal(), 3],), r"^per_head\(masks\): expected a list of masks, .*, got \[causal\(\), 3\]"),
     (per_head, ([per_head([causal()])],), r"^per_head\(masks\): expected masks that are the same for every head"),
+    (ranges, ([0, 1], [1]), r"^ranges\(starts, ends\): expected two tensors of one shape, got \[2\] and \[1\]\.$"),
+    (ranges, ([0.5], [1]), r"^ranges\(starts, ends\): expected integers \[T\], \[T, ranges\].*, got a float32 tensor"),
+    (ranges, ([True], [True]), r"^ranges\(starts, ends\): expected integers .*, got a bool tensor of shape \[1\]"),
+    (ranges, ([], []), r"^ranges\(starts, ends\): expected .*, at least one, got .* of shape \[0\]"),
+    (ranges, ("a", "b"), r"^ranges\(starts, ends\): expected integers .*, got 'a'"),
+    (
+        ranges,
+        (torch.zeros(1, 1, 1, 1, 1).int(), torch.zeros(1, 1, 1, 1, 1).int()),
+        r"^ranges\(starts, ends\): .* got a int32 tensor of shape \[1, 1, 1, 1, 1\]\. One range per query and",
+    ),
+    (
+        tree,
+        ([-1, 2, 0],),
+        r"^tree\(parents\): expected -1 for a root, or a position before the node's own, got 2 at position 1\. Order",
+    ),
+    (tree, ([-1, -2],), r"^tree\(parents\): .*, got -2 at position 1"),
+    (tree, ([[-1, 0], [-1, 1]],), r"^tree\(parents\): .*, got 1 at position 1"),
+    (tree, ([0],), r"^tree\(parents\): .*, got 0 at position 0"),
+    (tree, ([],), r"^tree\(parents\): expected integer parents \[T\] or \[batch, T\], at least one, got .* \[0\]"),
+    (tree, ([0.5],), r"^tree\(parents\): expected integer parents .*, got a float32 tensor"),
+    (lambda n: tree([-1], after=n), (-1,), r"^after: expected an integer of at least 0, got -1"),
+    (shared_prefix, (-1, [2]), r"^shared_prefix\(prompt_length\): expected an integer of at least 0, got -1"),
+    (shared_prefix, (2, [2, 0.5]), r"^shared_prefix\(answer_lengths\): expected an integer of at least 0, got 0\.5"),
+    (shared_prefix, (2, 3), r"^shared_prefix\(answer_lengths\): expected the answer lengths of each prompt.*, got 3"),
+    (shared_prefix, ([2, 2], [[1]]), r"^shared_prefix\(answer_lengths\): expected .* of each prompt.*, got \[\[1\]\]"),
+    (shared_prefix, (0, [0]), r"^shared_prefix\(prompt_length\): expected at least one token in all, got 0 tokens"),
+    (
+        along,
+        (causal(), window(2)),
+        r"^along\(paths\): expected documents\(ids\), tree\(parents\) or .* got causal\(",
+    ),
+    (along, (tree([-1]), 3), r"^along\(mask\): expected a mask, such as window\(2\), got 3"),
+    (lambda ids: chunks(2, within=ids), ([0.5],), r"^documents\(ids\): expected integer ids .*, got a float32 tensor"),
+    (grid_window, (4, 2), r"^grid_window\(shape\): expected integers, one for each axis, such as \[4, 6\], got 4"),
+    (grid_window, ([], 2), r"^grid_window\(shape\): expected integers, one for each axis, .*, got \[\]"),
+    (grid_window, ([0, 2], 2), r"^grid_window\(shape\): expected an integer of at least 1, got 0"),
+    (grid_window, ([4, 4], 0), r"^grid_window\(size\): expected an integer of at least 1, got 0"),
+    (grid_window, ([4, 4], [3]), r"^grid_window\(size\): expected one size, or one for each of the 2 axes of the grid"),
+    (grid_window, ([2**15, 2**15], 3), r"^grid_window\(shape\): expected fewer than 2\*\*30 positions, got"),
+    (lambda n: grid_window([2], 2, inside=n), (1,), r"^inside: expected True or False, got 1"),
+    (lambda n: grid_window([2], 2, start=n), (-1,), r"^start: expected an integer of at least 0, got -1"),
+    (block_diffusion, (0, 2), r"^block_diffusion\(length\): expected an integer of at least 1, got 0"),
+    (block_diffusion, (2, 0), r"^block_diffusion\(n\): expected an integer of at least 1, got 0"),
     (bool, (causal(),), r"^mask: expected `&`, `\|` and `~` between masks, got `and`, `or`.*Write causal\(\) & window"),
     (operator.and_, (padding([1, 2]), padding([1, 2, 3])), "^mask: expected masks for one batch size, got 2 and 3"),
     (operator.or_, (padding([1, 2]), documents([[1]])), "^mask: expected masks for one batch size, got 1 and 2"),
@@ -301,6 +524,18 @@ def test_refusals(call, arguments: tuple[Any, ...], message: str):
         (documents([0, 0, 1]), (1, 2, 3), r"^documents\(ids\): expected an id for each of the 4 positions"),
         (causal() & ~documents([0]), (2,), r"^documents\(ids\): expected an id for each of the 2 positions"),
         (per_head([causal(), documents([0])]), (2,), r"^documents\(ids\): expected an id"),
+        (
+            ranges([0, 0], [1, 2]),
+            (3,),
+            r"^ranges\(starts, ends\): expected a row for each of the 3 query positions",
+        ),
+        (
+            tree([-1, 0]),
+            (3,),
+            r"^tree\(parents\): expected a parent for each of the 3 positions, got 2 parents",
+        ),
+        (along(tree([-1, 0]), window(1)), (1, 3), r"^tree\(parents\): expected a parent for each of the 3 positions"),
+        (along(tree([-1, 0]), documents([0])), (2,), r"^documents\(ids\): expected an id for each of the 2 positions"),
         (padding([[True, True]]), (1, 3), r"^padding\(real\): expected .* covers the 3 keys, got T = 2\. Append True"),
         (dense(SQUARE), (1, 10), r"^dense\(tensor\): expected queries at 9\.\.9 over 10 keys, got .* at 0\.\.8 over 9"),
         (dense(SQUARE[5:]), (5, 9), r"^dense\(tensor\): expected queries at 4\.\.8 .*, got .* at 5\.\.8 over 9 keys"),
@@ -325,12 +560,12 @@ def test_data_that_does_not_cover_the_frame(mask: Mask, frame: tuple[int, ...], 
         ({"q_len": 2, "q_start": 2**30 - 2}, r"^q_start \+ q_len: expected an integer of at most 2\*\*30 - 1"),
     ],
 )
-def test_a_frame_that_is_none(frame: dict[str, Any], message: str):
+def test_invalid_frames(frame: dict[str, Any], message: str):
     with pytest.raises(BadArgument, match=message):
         causal().to_bool(**frame)
 
 
-@pytest.mark.parametrize("mask", [dilated(2), where(lambda i, j: j <= i), dense(SQUARE), causal() & ~dilated(3)])
+@pytest.mark.parametrize("mask", [dilated(2), where(lambda i, j: j <= i), dense(RAGGED), causal() & ~dilated(3)])
 def test_no_range_form_says_what_to_use_instead(mask: Mask):
     assert not mask.has_ranges
     with pytest.raises(NoRangeForm, match=r"has no range form:\n  - .*not a few ranges\nUse to_bool"):

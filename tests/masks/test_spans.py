@@ -14,7 +14,7 @@ from tests.masks.strategies import LENGTH, frames, masks_with_heads, range_masks
 
 CPU = torch.device("cpu")
 
-# Other people's work may slow this machine: no deadline.
+# No deadline, because other programs may slow down the machine.
 quick = settings(deadline=None, max_examples=80)
 
 
@@ -44,7 +44,7 @@ def test_ranges_mean_what_the_mask_means(mask: Mask, frame: Frame):
 
 @given(masks_with_heads, frames)
 @settings(quick, max_examples=300)
-def test_what_changes_nothing_may_go(mask: Mask, frame: Frame):
+def test_simplifying_keeps_the_meaning(mask: Mask, frame: Frame):
     simple, whole = mask._simplify(frame).visible_in(frame, CPU), mask.visible_in(frame, CPU)
     assert simple.expand_as(whole).tolist() == whole.tolist()
 
@@ -70,7 +70,7 @@ def test_what_changes_nothing_may_go(mask: Mask, frame: Frame):
         (per_head([causal(), full() & window(1)]), Frame.of(1, 9), "per_head([full(), window(1)])"),
     ],
 )
-def test_what_is_left_of_a_mask_in_its_frame(mask: Mask, frame: Frame, simple: str):
+def test_the_simplified_mask_in_a_frame(mask: Mask, frame: Frame, simple: str):
     assert repr(mask._simplify(frame)) == simple
 
 
@@ -127,7 +127,7 @@ def test_the_laws_of_sets(x: Tensor, y: Tensor, z: Tensor):
     assert (a & (b | c)).equals((a & b) | (a & c))
     assert (a | (b & c)).equals((a | b) & (a | c))
     assert (a & ~a).area == 0
-    assert (a | ~a).covers_all()
+    assert (a | ~a).to_bool().all()
     assert a.equals(b) == bool((x == y).all())
 
 
@@ -146,7 +146,7 @@ def test_counts(mask: Mask, frame: Frame):
     assert spans.heard_keys.tolist() == visible.any(-2).tolist()
     assert spans.some_key_unheard == bool((~visible.any(-2)).any())
     if frame.q_len:
-        assert spans.covers_all() == bool(visible.all())
+        assert spans.area == int(visible.sum())
 
 
 @given(range_masks, frames)
@@ -213,7 +213,7 @@ def test_only_the_last_frames_are_remembered():
     kept = mask.spans(1, 1)
     for step in range(2, 100):
         mask.spans(1, step)
-        # Asked for again and again, it stays.
+        # A frame that is used again stays.
         assert mask.spans(1, 1) is kept
         assert len(mask._remembered) <= REMEMBERED_FRAMES
     last = mask.spans(1, 99)
@@ -221,7 +221,7 @@ def test_only_the_last_frames_are_remembered():
     assert (Frame.of(1, 50), CPU) not in mask._remembered
 
 
-def test_what_is_no_set_of_ranges():
+def test_invalid_ranges():
     with pytest.raises(BadArgument, match=r"^starts, ends: expected tensors \[batch, head, query, range\], got \[3\]"):
         Spans.of(torch.zeros(3), torch.zeros(3), q_len=1, k_len=1)
     with pytest.raises(BadArgument, match=r"^starts: expected 4 queries or 1 that broadcasts, got 3"):

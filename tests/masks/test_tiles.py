@@ -1,4 +1,4 @@
-"""Tiles: full, partial or skipped, against a look at every pair."""
+"""Tiles: full, partial or skipped, compared with every pair."""
 
 import pytest
 import torch

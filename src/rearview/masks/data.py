@@ -1,4 +1,4 @@
-"""The numbers that a mask keeps: copied from the caller, checked, and printed.
+"""The tensors of a mask: copied from the caller, checked, and printed.
 
 >>> printed(torch.tensor([3, 5]), "lengths"), printed(torch.zeros(64), "ids")
 ('[3, 5]', '<64 ids>')
@@ -17,10 +17,10 @@ PRINTED_VALUES = 32
 
 def as_data(values: object, argument: str, *, expected: str) -> Tensor:
     try:
-        # A copy: what the caller writes later must not change the mask.
+        # A copy: writing into the original must not change the mask.
         return torch.as_tensor(values).detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadArgument(argument, expected=expected, came=repr(values)) from error
+        raise BadArgument(argument, expected=expected, got=repr(values)) from error
 
 
 def as_lengths(values: Sequence[int] | Tensor, argument: str) -> Tensor:
@@ -28,10 +28,19 @@ def as_lengths(values: Sequence[int] | Tensor, argument: str) -> Tensor:
     lengths = as_data(values, argument, expected=expected)
     whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
     if lengths.ndim != 1 or not whole or lengths.numel() == 0:
-        raise BadArgument(argument, expected=expected, came=described(lengths))
+        raise BadArgument(argument, expected=expected, got=described(lengths))
     if bool((lengths < 0).any()):
-        raise BadArgument(argument, expected=expected, came=f"a minimum of {int(lengths.min())}")
+        raise BadArgument(argument, expected=expected, got=f"a minimum of {int(lengths.min())}")
     return lengths.long()
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether its values can be read now. They cannot while a graph is traced, on the meta device, or if they are fake.
+
+    >>> is_readable(torch.zeros(2)), is_readable(torch.zeros(2, device="meta"))
+    (True, False)
+    """
+    return not torch.compiler.is_compiling() and type(tensor) is Tensor and not tensor.is_meta
 
 
 def described(tensor: Tensor) -> str:

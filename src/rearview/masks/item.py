@@ -1,4 +1,4 @@
-"""One batch item and one head of a mask, as a mask of its own: what a drawing shows.
+"""One batch item and one head of a mask, as a mask. A drawing shows one of them.
 
 >>> from rearview import padding
 >>> from rearview.masks.item import item_of
@@ -11,38 +11,34 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.frame import Frame, whole_number
-from rearview.masks.mask import Mask
+from rearview.masks.mask import Mask, family
+from rearview.masks.operators import Wrapped
 from rearview.masks.spans import Spans
 
 
-class Item(Mask):
-    __slots__ = ("_batch_item", "_head", "part")
-    part: Mask
-    _batch_item: int
-    _head: int
-
-    def __init__(self, part: Mask, batch: int, head: int):
-        object.__setattr__(self, "part", part)
-        object.__setattr__(self, "_batch_item", batch)
-        object.__setattr__(self, "_head", head)
+@family()
+class Item(Wrapped):
+    item: int
+    head: int
 
     @property
-    def has_ranges(self) -> bool:
-        return self.part.has_ranges
+    def batch(self) -> int | None:
+        return None
+
+    @property
+    def heads(self) -> int | None:
+        return None
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        batch, head = torch.full_like(batch, self._batch_item), torch.full_like(head, self._head)
+        batch, head = torch.full_like(batch, self.item), torch.full_like(head, self.head)
         return self.part.visible(batch, head, query, key)
 
     def _spans(self, frame: Frame, device: torch.device) -> Spans:
         spans = self.part.spans_in(frame, device)
-        b, h = min(self._batch_item, spans.batch - 1), min(self._head, spans.heads - 1)
+        b, h = min(self.item, spans.batch - 1), min(self.head, spans.heads - 1)
         starts, ends = (edge[b : b + 1, h : h + 1] for edge in (spans.starts, spans.ends))
-        # Made canonical again: another item may have needed more ranges than this one.
+        # Canonical again: another item may need more ranges than this one.
         return Spans.of(starts, ends, q_len=spans.q_len, k_len=spans.k_len)
-
-    def _check(self, frame: Frame) -> None:
-        self.part._check(frame)
 
     def __repr__(self) -> str:
         return repr(self.part)
@@ -64,5 +60,5 @@ def _index(value: int, size: int | None, argument: str, same: str) -> int:
     index = whole_number(value, argument, at_least=0)
     if index >= (size or 1):
         expected = f"0, as {same}" if size is None else f"an index from 0 to {size - 1}"
-        raise BadArgument(argument, expected=expected, came=index)
+        raise BadArgument(argument, expected=expected, got=index)
     return index

@@ -7,15 +7,16 @@
     >>> mask.to_bool(4).int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
 
-This file holds what every mask can do. The families are in `families.py` and `unstructured.py`, the operators
-in `combine.py`; what a mask looks like to other libraries is in `exchange/`.
+This file holds what every mask can do. The families are in `families.py`, `packing.py` and `unstructured.py`, the
+operators in `operators.py`. Conversions to and from other libraries are in `exchange/`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -25,19 +26,56 @@ from rearview.masks.frame import Frame
 from rearview.masks.spans import Spans
 
 if TYPE_CHECKING:
-    from rearview.masks.compare import MaskDiff
-    from rearview.masks.show import Drawing
+    from rearview.drawing.text import Drawing
+    from rearview.masks.inspection.difference import MaskDiff
+    from rearview.masks.inspection.warning import MaskWarning
     from rearview.masks.tiles import Tiles
-    from rearview.masks.warn import MaskWarning
 
-# A decoding loop asks for one new frame a step; a training loop for the same few. Either is served by a handful.
+# A decoding loop asks for one new frame per step, a training loop for the same few: a handful serves both.
 REMEMBERED_FRAMES = 8
+
+# The families that `encoding.py` can write down, by their word.
+FAMILIES: dict[str, type[Mask]] = {}
+Family = TypeVar("Family", bound="type[Mask]")
+Derived = TypeVar("Derived")
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def family(word: str = "") -> Callable[[Family], Family]:
+    """Class decorator for a family of masks: a frozen dataclass with slots.
+
+    A family with a `word` can be carried by a compiled graph (see `encoding.py`). Its fields are then whole numbers,
+    tensors and masks.
+    """
+
+    def decorate(cls: Family) -> Family:
+        made = dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+        # Those of Mask raise with advice.
+        del made.__setattr__, made.__delattr__
+        made.word = word
+        if word:
+            FAMILIES[word] = made
+        return made
+
+    return decorate
 
 
 class Mask:
-    """A small immutable value. Compose with `&`, `|` and `~`; ask it with the methods below."""
+    """A small immutable value. Compose with `&`, `|` and `~`; ask it with the methods below.
 
-    __slots__ = ("_remembered",)
+    A family overrides `visible`, and `_spans` if it has ranges; the rest only where the default is wrong. Nested masks,
+    `to` and the encoding for compiled graphs follow from its fields.
+    """
+
+    __slots__ = ("_derived", "_remembered")
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    word: ClassVar[str] = ""
+    """The name of the family in a compiled graph; empty where it cannot be carried by one."""
+    is_full: ClassVar[bool] = False
+    is_causal: ClassVar[bool] = False
+    is_arithmetic: ClassVar[bool] = False
+    """Whether the rule itself reads nothing but positions. Nested masks answer for themselves."""
 
     # What a family answers.
 
@@ -53,8 +91,26 @@ class Mask:
 
     @property
     def has_ranges(self) -> bool:
-        """Has this mask an exact form as a few ranges a row?"""
+        """Whether the mask is a few ranges per row: what lowers a mask then reads ranges, and otherwise its rule."""
         return True
+
+    @property
+    def range_obstacle(self) -> str | None:
+        """Why the mask is not a few ranges per row; None where it is.
+
+        >>> from rearview import causal, dilated
+        >>> (causal() & dilated(2)).range_obstacle
+        'the keys that a query hears are not a few ranges'
+        """
+        if self.has_ranges:
+            return None
+        of_parts = [obstacle for part in self._parts() if (obstacle := part.range_obstacle)]
+        return of_parts[0] if of_parts else "the keys that a query hears are not a few ranges"
+
+    @property
+    def own_length(self) -> int | None:
+        """The sequence length that the mask's own data describe, or None when it has no such data."""
+        return min([known for part in self._parts() if (known := part.own_length)], default=None)
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """The rule itself on broadcastable index tensors: bool, of any shape that broadcasts to theirs.
@@ -66,40 +122,88 @@ class Mask:
     def _spans(self, frame: Frame, device: torch.device) -> Spans:
         raise NoRangeForm(
             f"{self!r} has no range form",
-            ["the keys that a query hears are not a few ranges"],
+            [self.range_obstacle or "its family states none"],
             advice="Use to_bool(q_len, k_len) or tiles(q_len, k_len), which every mask has.",
         )
 
+    def _one_range(self, position: int, k_len: int) -> tuple[int, int] | None:
+        """The range [start, end) that one query hears, without tensors; None where it is not one range, or unknown.
+
+        The range may reach over the keys on either side.
+        """
+        return None
+
     def _check(self, frame: Frame) -> None:
-        """Raise when the mask's own data does not cover the frame."""
+        """Raise when the mask's own data do not cover the frame."""
 
     def _simplify(self, frame: Frame) -> Mask:
         """An equal mask in this frame, without the parts that change nothing there. Plain arithmetic, no tensors."""
         return self
 
+    def _derive(self, what: str, work_out: Callable[[], Derived]) -> Derived:
+        """A value that follows from the mask's data alone, worked out once. Any thread may ask."""
+        # A traced tensor must not outlive its trace.
+        if torch.compiler.is_compiling():
+            return work_out()
+        try:
+            derived: dict[str, Derived] = self._derived
+        except AttributeError:
+            derived = {}
+            object.__setattr__(self, "_derived", derived)
+        if what not in derived:
+            derived[what] = work_out()
+        return derived[what]
+
+    # What the mask is made of.
+
+    def _flatten(self) -> tuple[object, ...]:
+        """The fields of the family, in the order in which `_unflatten` takes them: numbers, tensors, masks."""
+        return tuple([getattr(self, name) for name in self.__match_args__])
+
+    @classmethod
+    def _unflatten(cls, values: Sequence[object]) -> Self:
+        return cls(*values)
+
+    def _parts(self) -> list[Mask]:
+        return [value for value in self._flatten() if isinstance(value, Mask)]
+
+    def walk(self) -> Iterator[Mask]:
+        """The mask itself and every mask nested in it, at any depth.
+
+        >>> from rearview import causal, window
+        >>> [str(part) for part in (~causal() & window(3)).walk()]
+        ['~causal() & window(3)', '~causal()', 'causal()', 'window(3)']
+        """
+        yield self
+        for part in self._parts():
+            yield from part.walk()
+
     def to(self, device: torch.device | str) -> Mask:
-        """The same mask with its own tensors, if it has any, on `device`. Saves a copy at every use there.
+        """The same mask with its tensors, if it has any, on `device`. Saves a copy at every use there.
 
         >>> from rearview import documents
         >>> documents([0, 0, 1]).to("cpu")
         documents([0, 0, 1])
         """
-        return self
+        values = self._flatten()
+        moved = [value.to(device) if isinstance(value, (Tensor, Mask)) else value for value in values]
+        same = all(one is other for one, other in zip(values, moved, strict=True))
+        return self if same else self._unflatten(moved)
 
-    # The algebra. Imports stand inside because the operators are masks themselves.
+    # The algebra. The imports are local because the operators are masks themselves.
 
     def __and__(self, other: Mask) -> Mask:
-        from rearview.masks.combine import And
+        from rearview.masks.operators import And
 
         return And.of(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: Mask) -> Mask:
-        from rearview.masks.combine import Or
+        from rearview.masks.operators import Or
 
         return Or.of(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self) -> Mask:
-        from rearview.masks.combine import Not
+        from rearview.masks.operators import Not
 
         return Not.of(self)
 
@@ -107,12 +211,15 @@ class Mask:
         raise BadArgument(
             "mask",
             expected="`&`, `|` and `~` between masks",
-            came="`and`, `or`, `not` or `if`, which ask a mask for one truth value",
+            got="`and`, `or`, `not` or `if`, which ask a mask for one truth value",
             advice="Write causal() & window(3), not causal() and window(3).",
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a mask is immutable; make a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a mask is immutable; {name!r} cannot be deleted")
 
     # A value that never changes is its own copy. (A layer that holds a mask is deep-copied often: EMA, clones.)
     def __copy__(self) -> Self:
@@ -120,14 +227,6 @@ class Mask:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        slots = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return {name: getattr(self, name) for name in slots if name != "_remembered"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
 
     # Lowering.
 
@@ -148,7 +247,7 @@ class Mask:
         return self.spans_in(Frame.of(q_len, k_len, q_start), torch.device(device or "cpu"))
 
     def spans_in(self, frame: Frame, device: torch.device) -> Spans:
-        """`spans` for a frame that is already made; remembers the last few answers."""
+        """`spans` for a frame that is already made. The last few answers are remembered; any thread may ask."""
         self._check(frame)
         # A traced tensor must not outlive its trace.
         if torch.compiler.is_compiling():
@@ -158,11 +257,29 @@ class Mask:
         except AttributeError:
             remembered = {}
             object.__setattr__(self, "_remembered", remembered)
+        # Each step is atomic, so threads need no lock: at worst two of them work out the same frame.
         found = remembered.pop((frame, device), None) or self._spans(frame, device)
         remembered[frame, device] = found
-        while len(remembered) > REMEMBERED_FRAMES:
-            del remembered[next(iter(remembered))]
+        if len(remembered) > REMEMBERED_FRAMES:
+            for old in list(remembered)[:-REMEMBERED_FRAMES]:
+                remembered.pop(old, None)
         return found
+
+    def one_range(self, frame: Frame) -> tuple[int, int] | None:
+        """The keys [start, end) that the only query of a frame hears; None where that is not one range, or unknown.
+
+        Decoding asks for a new length at every step, and tensors of ranges would take longer to make than the step
+        itself. The keys are cut to this range instead, and no mask is needed any more.
+
+        >>> from rearview import causal, window
+        >>> (causal() & window(3)).one_range(Frame.of(1, 8))
+        (5, 8)
+        """
+        found = self._one_range(frame.q_start, frame.k_len)
+        if found is None:
+            return None
+        start, end = max(found[0], 0), min(found[1], frame.k_len)
+        return (start, end) if start < end else None
 
     def to_bool(
         self,
@@ -231,7 +348,7 @@ class Mask:
 
         return Tiles.of(self, Frame.of(q_len, k_len, q_start), block=block, device=torch.device(device or "cpu"))
 
-    # Looking.
+    # Inspection.
 
     def show(
         self,
@@ -242,16 +359,17 @@ class Mask:
         batch: int = 0,
         head: int = 0,
     ) -> Drawing:
-        """A drawing for the terminal: who may hear whom, the ranges, the visible share, warnings.
+        """A drawing for the terminal: which query hears which key, the ranges, the visible share, warnings.
 
-        `tokens` are words, a text to split at spaces, or a count; they are queries and keys, unless `keys` differ.
+        `tokens` are words, a text that is split at spaces, or a number of tokens. They are the queries, and the keys
+        unless `keys` is given.
 
         >>> from rearview import causal
         >>> print(causal().show("I love sushi"))    # doctest: +ELLIPSIS
         causal()  ·  3 queries x 3 keys  ·  66.7 % visible
         ...
         """
-        from rearview.masks.show import draw
+        from rearview.masks.inspection.terminal import draw
 
         return draw(self, tokens, keys, q_start=q_start, batch=batch, head=head)
 
@@ -269,12 +387,12 @@ class Mask:
         >>> causal().diff(causal() & window(2), 4).only_first
         3
         """
-        from rearview.masks.compare import diff
+        from rearview.masks.inspection.difference import diff
 
         return diff(self, other, q_len, k_len, q_start=q_start)
 
     def equals(self, other: Mask, q_len: int, k_len: int | None = None, *, q_start: int | None = None) -> bool:
-        """Do two masks mean the same at this size, however they are written?
+        """Whether two masks mean the same at this size, however they are written.
 
         >>> from rearview import causal, window
         >>> causal().equals(window(8), 8), causal().equals(window(8), 9)
@@ -283,13 +401,13 @@ class Mask:
         return self.diff(other, q_len, k_len, q_start=q_start).same
 
     def warnings(self, q_len: int, k_len: int | None = None, *, q_start: int | None = None) -> tuple[MaskWarning, ...]:
-        """What a reader would want to be told: rows that hear nothing, a visible future, inverted polarity.
+        """Likely mistakes: rows that hear nothing, a visible future, inverted polarity.
 
         >>> from rearview import causal
         >>> [warning.kind for warning in (~causal()).warnings(4)]
         ['empty row', 'visible future', 'looks inverted']
         """
-        from rearview.masks.warn import warnings_of
+        from rearview.masks.inspection.warning import warnings_of
 
         return warnings_of(self, Frame.of(q_len, k_len, q_start))
 
@@ -304,6 +422,6 @@ class Mask:
         head: int = 0,
     ) -> None:
         """Write the mask as a picture, `.svg` or `.png` (needs matplotlib: `pip install 'rearview[pictures]'`)."""
-        from rearview.masks.picture import save_picture
+        from rearview.masks.inspection.picture import save_picture
 
         save_picture(self, path, tokens, keys, q_start=q_start, batch=batch, head=head)

@@ -1,4 +1,4 @@
-"""Several sequences in one tensor: packed one after another, or padded to one length.
+"""Masks for several sequences in one tensor: packed one after another, or padded to one length.
 
 >>> from rearview import causal, documents, padding
 >>> causal() & documents([0, 0, 1, 1])
@@ -13,28 +13,40 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
-from rearview.masks.data import as_data, as_lengths, described, printed
-from rearview.masks.families import first_keys
+from rearview.masks.constructors import expression
+from rearview.masks.data import as_data, as_lengths, described, is_readable, printed
+from rearview.masks.document_runs import DocumentRuns
+from rearview.masks.families import FirstKeys
 from rearview.masks.frame import Frame
-from rearview.masks.mask import Mask
+from rearview.masks.mask import Mask, family
+from rearview.masks.paths import Paths
+from rearview.masks.runs import are_few, most_runs
 from rearview.masks.spans import Spans
 
 
-class Documents(Mask):
-    """`ids`: int64 [T] or [batch, T]."""
-
-    __slots__ = ("ids",)
-    ids: Tensor
-
-    def __init__(self, ids: Tensor):
-        object.__setattr__(self, "ids", ids)
+@family("documents")
+class Documents(Paths):
+    argument, entry = "documents(ids)", "id"
 
     @property
-    def batch(self) -> int | None:
-        return None if self.ids.ndim == 1 else self.ids.shape[0]
+    def ids(self) -> Tensor:
+        return self.data
 
-    def to(self, device: torch.device | str) -> Mask:
-        return Documents(self.ids.to(device))
+    @property
+    def _runs(self) -> DocumentRuns:
+        return self._derive("runs", lambda: DocumentRuns.of(self.ids.view(-1, self.ids.shape[-1])))
+
+    @property
+    def positions(self) -> Tensor:
+        return self._runs.positions.view_as(self.ids)
+
+    @property
+    def has_ranges(self) -> bool:
+        return not is_readable(self.ids) or are_few(self._runs.most, self.ids.shape[-1])
+
+    @property
+    def range_obstacle(self) -> str | None:
+        return None if self.has_ranges else f"the tokens of one document lie in {self._runs.most:,} separate runs"
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         ids, last = self.ids.to(key.device), self.ids.shape[-1] - 1
@@ -45,73 +57,56 @@ class Documents(Mask):
         return same & known
 
     def _spans(self, frame: Frame, device: torch.device) -> Spans:
-        ids = self.ids.to(device).view(-1, self.ids.shape[-1])
-        starts, ends = _runs_of_each_id(ids)
-        position = frame.query_positions(device).flatten()
-        known = (position >= 0).view(1, -1, 1)
-        rows = position.clamp(min=0).long()
-        starts, ends = starts[:, rows], ends[:, rows].mul(known)
-        return Spans.of(starts.unsqueeze(1), ends.unsqueeze(1), q_len=frame.q_len, k_len=frame.k_len)
-
-    def _check(self, frame: Frame) -> None:
-        known, needed = self.ids.shape[-1], max(frame.k_len, frame.q_end)
-        if known < needed:
-            raise BadArgument(
-                "documents(ids)",
-                expected=f"an id for each of the {needed} positions",
-                came=f"{known} ids",
-                advice="Give one id a position of the whole sequence, those in the cache included.",
-            )
+        rows, known = self._rows(frame)
+        starts, ends = self._runs.at(rows)
+        edges = [edge.unsqueeze(1).to(device) for edge in (starts, ends * known.unsqueeze(-1))]
+        return Spans.of(*edges, q_len=frame.q_len, k_len=frame.k_len)
 
     def __repr__(self) -> str:
         return f"documents({printed(self.ids, 'ids')})"
 
 
-class Padding(Mask):
-    """`lengths`: int64 [batch]."""
-
-    __slots__ = ("lengths",)
-    lengths: Tensor
-
-    def __init__(self, lengths: Tensor):
-        object.__setattr__(self, "lengths", lengths)
+@family("padding")
+class Padding(FirstKeys):
+    """Padding on the right: item b has `lengths[b]` real keys."""
 
     @property
-    def batch(self) -> int | None:
-        return len(self.lengths)
-
-    def to(self, device: torch.device | str) -> Mask:
-        return Padding(self.lengths.to(device))
-
-    def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return key < self.lengths.to(key.device)[batch]
-
-    def _spans(self, frame: Frame, device: torch.device) -> Spans:
-        return first_keys(self.lengths, frame, device)
+    def own_length(self) -> int | None:
+        return int(self.lengths.max())
 
     def __repr__(self) -> str:
         return f"padding({printed(self.lengths, 'lengths')})"
 
 
+@family("real")
 class RealKeys(Mask):
     """Padding on either side: `real` is bool [batch, T], True = a real key."""
 
-    __slots__ = ("real",)
     real: Tensor
-
-    def __init__(self, real: Tensor):
-        object.__setattr__(self, "real", real)
 
     @property
     def batch(self) -> int | None:
         return self.real.shape[0]
 
-    def to(self, device: torch.device | str) -> Mask:
-        return RealKeys(self.real.to(device))
+    @property
+    def own_length(self) -> int | None:
+        return self.real.shape[-1]
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         real = self.real.to(key.device)
         return real[batch, key.clamp(0, real.shape[-1] - 1)]
+
+    @property
+    def has_ranges(self) -> bool:
+        return not is_readable(self.real) or are_few(self._most_runs, self.real.shape[-1])
+
+    @property
+    def range_obstacle(self) -> str | None:
+        return None if self.has_ranges else f"the real keys of one item lie in {self._most_runs:,} separate runs"
+
+    @property
+    def _most_runs(self) -> int:
+        return self._derive("most runs", lambda: most_runs(self.real[:, None, None]))
 
     def _spans(self, frame: Frame, device: torch.device) -> Spans:
         ranges = Spans.from_bool(self.real.to(device)[:, None, None, : frame.k_len])
@@ -122,22 +117,24 @@ class RealKeys(Mask):
             raise BadArgument(
                 "padding(real)",
                 expected=f"a bool tensor [batch, T] that covers the {frame.k_len} keys",
-                came=f"T = {self.real.shape[-1]}",
-                advice="Append True for each key that the cache has gained.",
+                got=f"T = {self.real.shape[-1]}",
+                advice="Append True for each key that was added to the cache.",
             )
 
     def __repr__(self) -> str:
         return f"padding({printed(self.real, 'keys')})"
 
 
-# The public constructors: they check, the classes above trust.
+# The public constructors check their arguments; the classes above trust them.
 
 
-def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
+@expression("documents([0, 0, 1, 1])")
+def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
     """The same document only (packed training): positions with equal ids hear each other.
 
-    `ids` is [T], or [batch, T] when the items are packed differently. It may be longer than the keys at hand:
-    a cache that is still filling uses the ids of the positions that it holds.
+    `ids` is [T], or [batch, T] when the items are packed differently. It may be longer than the keys: a cache that
+    is still filling uses the ids of the positions that it holds. `documents(ids).positions` are the positions inside
+    each document, for the model.
 
     >>> from rearview import causal
     >>> (causal() & documents([0, 0, 1])).to_bool(3).int().tolist()
@@ -146,13 +143,16 @@ def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
     tensor = as_data(ids, "documents(ids)", expected="integer ids [T] or [batch, T]")
     if tensor.ndim not in (1, 2) or tensor.is_floating_point() or tensor.is_complex() or tensor.numel() == 0:
         raise BadArgument(
-            "documents(ids)", expected="integer ids [T] or [batch, T], at least one", came=described(tensor)
+            "documents(ids)", expected="integer ids [T] or [batch, T], at least one", got=described(tensor)
         )
     return Documents(tensor.long())
 
 
+@expression("padding([3, 5])")
 def padding(real: Sequence[int] | Sequence[Sequence[bool]] | Tensor) -> Mask:
-    """Real keys only: how many each batch item has, or a bool [batch, T] that is True at real keys, left or right.
+    """Real keys only: the number of real keys per batch item, or a bool [batch, T] that is True at real keys.
+
+    The lengths mean padding on the right; the bool tensor allows padding anywhere.
 
     >>> padding([1, 2]).to_bool(1, 2).int().tolist()
     [[[[1, 0]]], [[[1, 1]]]]
@@ -162,29 +162,6 @@ def padding(real: Sequence[int] | Sequence[Sequence[bool]] | Tensor) -> Mask:
         return Padding(as_lengths(tensor, "padding(lengths)"))
     if tensor.ndim != 2 or tensor.numel() == 0:
         raise BadArgument(
-            "padding(real)", expected="lengths [batch], or a bool tensor [batch, T]", came=described(tensor)
+            "padding(real)", expected="lengths [batch], or a bool tensor [batch, T]", got=described(tensor)
         )
     return RealKeys(tensor)
-
-
-def _runs_of_each_id(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """For each position of `ids` [batch, T] the runs of its own id: starts and ends [batch, T, runs]."""
-    batch, length = ids.shape
-    changes = torch.ones_like(ids, dtype=torch.bool)
-    changes[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    row, start = changes.nonzero(as_tuple=True)
-    end = torch.cat([start[1:], start.new_tensor([0])])
-    end[torch.cat([row[1:] != row[:-1], row.new_ones(1, dtype=torch.bool)])] = length
-    # Number the documents 0..n-1 over the whole batch, so that equal ids in two items stay apart.
-    _, small = torch.unique(ids, return_inverse=True)
-    here = torch.arange(batch, device=ids.device).unsqueeze(1) * (small.max() + 1) + small
-    kinds, document = torch.unique(here, return_inverse=True)
-    owner = document[row, start]
-    order = owner.argsort(stable=True)
-    runs = torch.bincount(owner, minlength=len(kinds))
-    # The n-th run of its document goes to slot n.
-    slot = torch.arange(len(owner), device=ids.device) - (runs.cumsum(0) - runs)[owner[order]]
-    table = ids.new_zeros(2, len(kinds), int(runs.max()), dtype=torch.int32)
-    table[0, owner[order], slot] = start[order].int()
-    table[1, owner[order], slot] = end[order].int()
-    return table[0, document], table[1, document]

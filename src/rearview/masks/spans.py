@@ -1,15 +1,16 @@
-"""Spans: for each query, the keys that it hears as a few disjoint ranges. The canonical form of a mask.
+"""Spans: the keys that each query hears, as a few disjoint ranges. The canonical form of a mask.
 
     >>> from rearview import causal, window, prefix
     >>> spans = ((causal() & window(2)) | prefix(1)).spans(4)
     >>> spans.rows()
     [[(0, 1)], [(0, 2)], [(0, 3)], [(0, 1), (2, 4)]]
 
-Canonical means: in each row the ranges are sorted, disjoint and not touching, empty ones stand last as
+Canonical means: in each row the ranges are sorted, disjoint and not touching, empty ones come last as
 (k_len, k_len), and there are no more range slots than the fullest row needs. Two Spans of one frame are the
 same set exactly when their canonical tensors are equal after broadcasting.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
+from rearview.masks.grouping import ranks
+from rearview.masks.runs import runs_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +38,20 @@ class Spans:
             raise BadArgument(
                 "starts, ends",
                 expected="tensors [batch, head, query, range]",
-                came=f"{list(starts.shape)} and {list(ends.shape)}",
+                got=f"{list(starts.shape)} and {list(ends.shape)}",
             )
         if starts.shape[2] not in (1, q_len):
-            raise BadArgument("starts", expected=f"{q_len} queries or 1 that broadcasts", came=starts.shape[2])
+            raise BadArgument("starts", expected=f"{q_len} queries or 1 that broadcasts", got=starts.shape[2])
         starts, ends = torch.broadcast_tensors(starts.int(), ends.int())
         return cls(*_canonical(starts, ends, k_len), q_len=q_len, k_len=k_len)
+
+    @classmethod
+    def in_order(cls, starts: Tensor, ends: Tensor, *, q_len: int, k_len: int) -> "Spans":
+        """int32 ranges that are sorted, disjoint, not touching and not empty, except for missing ones at the end.
+
+        A missing range is one that starts and ends beyond all keys. The tensors are clipped in place.
+        """
+        return cls(*_trimmed(starts.clamp_(max=k_len), ends.clamp_(max=k_len), k_len), q_len=q_len, k_len=k_len)
 
     @classmethod
     def from_bool(cls, visible: Tensor) -> "Spans":
@@ -49,22 +60,33 @@ class Spans:
             raise BadArgument(
                 "visible",
                 expected="a bool tensor [query, key] or [batch, head, query, key]",
-                came=f"{visible.dtype} of shape {list(visible.shape)}",
+                got=f"{visible.dtype} of shape {list(visible.shape)}",
             )
-        visible = visible.view((1,) * (4 - visible.ndim) + visible.shape)
+        visible = visible[(None,) * (4 - visible.ndim)]
         q_len, k_len = visible.shape[-2:]
-        edge = torch.nn.functional.pad(visible.to(torch.int8), (1, 1)).diff(dim=-1)
-        # Sorting the edge positions (k_len where there is none) pairs the n-th start with the n-th end.
-        position = torch.arange(k_len + 1, dtype=torch.int32, device=visible.device)
-        most = int((edge == 1).sum(-1).max()) if edge.numel() else 0
-        slots = max(most, 1)
-        starts = torch.where(edge == 1, position, k_len).sort(-1).values[..., :slots]
-        ends = torch.where(edge == -1, position, k_len).sort(-1).values[..., :slots]
-        return cls(starts.int().contiguous(), ends.int().contiguous(), q_len=q_len, k_len=k_len)
+        return cls(*runs_of(visible), q_len=q_len, k_len=k_len)
+
+    @classmethod
+    def stacked(cls, parts: Sequence["Spans"], *, dim: int, q_len: int, k_len: int) -> "Spans":
+        """The heads (dim 1) or the queries (dim 2) of several Spans, one after the other; other axes broadcast."""
+        slots = max(spans.most_ranges for spans in parts)
+        shapes = [[*spans.starts.shape[:dim], 1, *spans.starts.shape[dim + 1 : 3]] for spans in parts]
+        sizes = torch.broadcast_shapes(*shapes)
+
+        def joined(edges: Iterable[Tensor]) -> Tensor:
+            # Missing range slots are empty ranges at the end, as in any canonical row.
+            filled = (torch.nn.functional.pad(edge, (0, slots - edge.shape[-1]), value=k_len) for edge in edges)
+            return torch.cat([edge.expand(*sizes[:dim], -1, *sizes[dim + 1 :], -1) for edge in filled], dim)
+
+        starts, ends = joined(spans.starts for spans in parts), joined(spans.ends for spans in parts)
+        return cls(starts, ends, q_len=q_len, k_len=k_len)
 
     # Set algebra.
 
     def __and__(self, other: "Spans") -> "Spans":
+        # Every pair of ranges is made below. Where that is many more than there are ranges, De Morgan's law is cheaper.
+        if self.most_ranges * other.most_ranges > 2 * (self.most_ranges + other.most_ranges):
+            return ~(~self | ~other)
         a_start, a_end, b_start, b_end = self._aligned(other)
         starts = torch.maximum(a_start.unsqueeze(-1), b_start.unsqueeze(-2)).flatten(-2)
         ends = torch.minimum(a_end.unsqueeze(-1), b_end.unsqueeze(-2)).flatten(-2)
@@ -85,7 +107,7 @@ class Spans:
             raise BadArgument(
                 "spans",
                 expected=f"the same frame of {self.q_len} queries and {self.k_len} keys",
-                came=f"{other.q_len} queries and {other.k_len} keys",
+                got=f"{other.q_len} queries and {other.k_len} keys",
             )
         rows = torch.broadcast_shapes(self.starts.shape[:-1], other.starts.shape[:-1])
         a, b = (*rows, self.starts.shape[-1]), (*rows, other.starts.shape[-1])
@@ -105,6 +127,10 @@ class Spans:
     def most_ranges(self) -> int:
         """Ranges in the fullest row (at least 1, so that the axis exists)."""
         return self.starts.shape[3]
+
+    @cached_property
+    def same_for_all_heads(self) -> bool:
+        return self.equals(Spans(self.starts[:, :1], self.ends[:, :1], q_len=self.q_len, k_len=self.k_len))
 
     @cached_property
     def keys_heard(self) -> Tensor:
@@ -140,6 +166,18 @@ class Spans:
         return edges[..., :-1].cumsum(-1) > 0
 
     @cached_property
+    def columns(self) -> "Spans":
+        """For each key the ranges of queries that hear it: the transpose, whose rows are keys.
+
+        >>> from rearview import causal
+        >>> causal().spans(3).columns.rows()
+        [[(0, 3)], [(1, 3)], [(2, 3)]]
+        """
+        from rearview.masks.columns import columns_of
+
+        return columns_of(self)
+
+    @cached_property
     def some_key_unheard(self) -> bool:
         return not bool(self.heard_keys.all())
 
@@ -158,10 +196,6 @@ class Spans:
         starts, ends = self.starts[:, 0, 0].tolist(), self.ends[:, 0, 0].tolist()
         items = (zip(item, its_ends, strict=True) for item, its_ends in zip(starts, ends, strict=True))
         return tuple(tuple(slice(start, end) for start, end in item if start < end) for item in items)
-
-    def covers_all(self) -> bool:
-        """Does every query hear every key?"""
-        return self.most_ranges == 1 and bool((self.starts == 0).all()) and bool((self.ends == self.k_len).all())
 
     def first_future(self, q_start: int) -> Tensor:
         """For each query the first key after its own position that it hears, or k_len: [batch, head, q_len]."""
@@ -192,7 +226,7 @@ class Spans:
         )
 
     def equals(self, other: "Spans") -> bool:
-        """The same set of pairs? (Broadcast axes are looked through.)"""
+        """Whether two Spans are the same set of pairs; axes of size 1 broadcast."""
         a_start, a_end, b_start, b_end = self._aligned(other)
         if a_start.shape[-1] != b_start.shape[-1]:
             return False
@@ -224,6 +258,34 @@ def _canonical(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor
         return starts, ends
     if starts.shape[-1] == 2:
         return _trimmed(*_merge_two(starts, ends, k_len), k_len)
+    # What families and operators make is mostly in order already, and comparing costs less than sorting.
+    if not _in_order(starts, ends, k_len):
+        starts, ends = _without_empty(starts, ends, ~empty, k_len)
+    if not _in_order(starts, ends, k_len):
+        starts, ends = _merge_many(starts, ends, k_len)
+    return _trimmed(starts, ends, k_len)
+
+
+def _in_order(starts: Tensor, ends: Tensor, k_len: int) -> bool:
+    return bool(((starts[..., 1:] > ends[..., :-1]) | (starts[..., 1:] == k_len)).all())
+
+
+def _without_empty(starts: Tensor, ends: Tensor, there: Tensor, k_len: int) -> tuple[Tensor, Tensor]:
+    """The ranges that are `there`, moved to the first slots of their rows in the order that they have."""
+    count = there.sum(-1).flatten()
+    slots = max(1, int(count.max())) if count.numel() else 1
+    place = there.flatten().nonzero().flatten()
+    row = place // there.shape[-1]
+    slot = ranks(row, count)
+    found = []
+    for edge in (starts, ends):
+        moved = edge.new_full((len(count), slots), k_len)
+        moved[row, slot] = edge.flatten()[place]
+        found.append(moved.view(*starts.shape[:-1], slots))
+    return found[0], found[1]
+
+
+def _merge_many(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor]:
     starts, order = starts.sort(-1)
     ends = ends.gather(-1, order)
     reach = ends.cummax(-1).values
@@ -234,8 +296,7 @@ def _canonical(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor
     closes = torch.ones_like(opens)
     closes[..., :-1] = opens[..., 1:]
     starts = starts.masked_fill(~opens, k_len).sort(-1).values
-    ends = reach.masked_fill(~closes, k_len).sort(-1).values
-    return _trimmed(starts, ends, k_len)
+    return starts, reach.masked_fill(~closes, k_len).sort(-1).values
 
 
 def _merge_two(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor]:
@@ -251,5 +312,12 @@ def _merge_two(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor
 
 
 def _trimmed(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor]:
-    most = max(1, int((starts < k_len).sum(-1).max())) if starts.numel() else 1
-    return starts[..., :most].contiguous(), ends[..., :most].contiguous()
+    # Rows are filled from the left, so the slots that some row uses come first: the last of them is found by bisection.
+    used, unused = 1, starts.shape[-1]
+    while used < unused:
+        middle = (used + unused) // 2
+        if bool((starts[..., middle] < k_len).any()):
+            used = middle + 1
+        else:
+            unused = middle
+    return starts[..., :used].contiguous(), ends[..., :used].contiguous()

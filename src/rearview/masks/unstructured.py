@@ -1,4 +1,4 @@
-"""Masks with no range form: a rule of your own, a tensor of your own, every n-th position.
+"""Masks with no range form: your own rule, every n-th position, and a tensor whose rows are not a few ranges.
 
 >>> from rearview import causal, where
 >>> (causal() & where(lambda i, j: (i - j) % 3 != 2)).to_bool(4).int().tolist()
@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
+from rearview.masks.constructors import expression
+from rearview.masks.data import is_readable
+from rearview.masks.explicit import DenseRanges, check_rows, dense_sizes
 from rearview.masks.frame import Frame, whole_number
-from rearview.masks.mask import Mask
+from rearview.masks.mask import Mask, family
+from rearview.masks.runs import has_few_runs, runs_of
 
 
 class Unstructured(Mask):
@@ -25,12 +29,10 @@ class Unstructured(Mask):
         return False
 
 
+@family()
 class Dilated(Unstructured):
-    __slots__ = ("step",)
+    is_arithmetic = True
     step: int
-
-    def __init__(self, step: int):
-        object.__setattr__(self, "step", step)
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query - key) % self.step == 0
@@ -39,20 +41,14 @@ class Dilated(Unstructured):
         return f"dilated({self.step})"
 
 
+@family()
 class Where(Unstructured):
     """`rule(i, j)`, or `rule(b, h, i, j)` for the declared batch and heads."""
 
-    __slots__ = ("_batch", "_heads", "rule", "takes_batch_and_head")
     rule: Callable[..., Tensor]
     takes_batch_and_head: bool
     _batch: int | None
     _heads: int | None
-
-    def __init__(self, rule: Callable[..., Tensor], takes_batch_and_head: bool, batch: int | None, heads: int | None):
-        object.__setattr__(self, "rule", rule)
-        object.__setattr__(self, "takes_batch_and_head", takes_batch_and_head)
-        object.__setattr__(self, "_batch", batch)
-        object.__setattr__(self, "_heads", heads)
 
     @property
     def batch(self) -> int | None:
@@ -70,8 +66,8 @@ class Where(Unstructured):
         else:
             answer = self.rule(query, key)
         if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
-            came = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
-            raise BadArgument("where(rule)", expected="a rule that returns a bool tensor", came=came)
+            got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
+            raise BadArgument("where(rule)", expected="a rule that returns a bool tensor", got=got)
         return answer
 
     def __repr__(self) -> str:
@@ -79,9 +75,9 @@ class Where(Unstructured):
 
 
 class Undeclared:
-    """Stands in for the index of an axis whose size the rule's author did not give: any use of it raises.
+    """Stands for the index of an axis whose size was not declared: any use of it raises.
 
-    A rule that looks at the batch item would otherwise be evaluated for item 0 and applied to all.
+    A rule that reads the batch item would otherwise be evaluated for item 0 and applied to all.
     """
 
     def __init__(self, axis: str):
@@ -90,11 +86,11 @@ class Undeclared:
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise BadArgument(
             "where(rule)",
-            expected=f"the size of the axis that the rule looks at: where(rule, {self.axis}=...)",
-            came=f"a rule that uses the {self.axis} index without it",
+            expected=f"the size of the axis that the rule reads: where(rule, {self.axis}=...)",
+            got=f"a rule that uses the {self.axis} index without it",
         )
 
-    # Python looks operators up on the class, so each has to stand here; `if b` would otherwise simply be true.
+    # Python looks operators up on the class, so each one is listed here; `if b` would otherwise simply be true.
     __bool__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = __pow__ = __neg__ = _refuse
     __floordiv__ = __truediv__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __lshift__ = __rshift__ = _refuse
@@ -104,19 +100,16 @@ class Undeclared:
 
     @classmethod
     def __torch_function__(cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> NoReturn:
-        # In table[b, i] it comes inside a tuple.
+        # In table[b, i] it is inside a tuple.
         flat = (leaf for arg in args for leaf in (arg if isinstance(arg, (tuple, list)) else (arg,)))
         next(leaf for leaf in flat if isinstance(leaf, cls))._refuse()
 
 
+@family()
 class Dense(Unstructured):
-    """`tensor`: bool [batch or 1, heads or 1, rows, columns]; its last row stands at the last column's position."""
+    """`tensor`: bool [batch or 1, heads or 1, rows, columns]; its last row is at the last column's position."""
 
-    __slots__ = ("tensor",)
     tensor: Tensor
-
-    def __init__(self, tensor: Tensor):
-        object.__setattr__(self, "tensor", tensor)
 
     @property
     def batch(self) -> int | None:
@@ -127,36 +120,25 @@ class Dense(Unstructured):
         return self.tensor.shape[1] if self.tensor.shape[1] > 1 else None
 
     @property
-    def _first_row(self) -> int:
-        return self.tensor.shape[3] - self.tensor.shape[2]
+    def own_length(self) -> int | None:
+        return self.tensor.shape[-1]
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         tensor = self.tensor.to(key.device)
         items, heads, rows, columns = tensor.shape
-        row, column = (query - self._first_row).clamp(0, rows - 1), key.clamp(0, columns - 1)
+        row, column = (query - (columns - rows)).clamp(0, rows - 1), key.clamp(0, columns - 1)
         return tensor[batch if items > 1 else 0, head if heads > 1 else 0, row, column]
 
-    def to(self, device: torch.device | str) -> Mask:
-        return Dense(self.tensor.to(device))
-
     def _check(self, frame: Frame) -> None:
-        rows, columns = self.tensor.shape[2:]
-        first = self._first_row
-        if frame.k_len > columns or frame.q_start < first or frame.q_end > first + rows:
-            raise BadArgument(
-                "dense(tensor)",
-                expected=f"queries at {frame.q_start}..{frame.q_end - 1} over {frame.k_len} keys",
-                came=f"a tensor for queries at {first}..{first + rows - 1} over {columns} keys",
-                advice="Rows stand at the last positions of the columns; a [T, T] tensor serves every step up to T.",
-            )
+        check_rows(frame, rows=self.tensor.shape[2], columns=self.tensor.shape[3])
 
     def __repr__(self) -> str:
-        shape = [size for size in self.tensor.shape if size > 1] or [1]
-        return f"dense(<{' x '.join(map(str, shape))} bool>)"
+        return f"dense(<{dense_sizes(self.tensor.shape)} bool>)"
 
 
+@expression("dilated(step)")
 def dilated(step: int) -> Mask:
-    """Every `step`-th position, counted from the query: (i - j) divides by `step`. Looks both ways.
+    """Every `step`-th position, counted from the query in both directions: `step` divides i - j.
 
     >>> from rearview import causal
     >>> (causal() & dilated(2)).to_bool(4).int().tolist()
@@ -168,7 +150,7 @@ def dilated(step: int) -> Mask:
 def where(rule: Callable[..., Tensor], *, batch: int | None = None, heads: int | None = None) -> Mask:
     """Your own rule on positions: `rule(i, j)` or `rule(b, h, i, j)`, tensors in, a bool tensor out, no side effects.
 
-    A rule that looks at `b` or `h` must say for how many: `where(rule, batch=4)`.
+    A rule that reads `b` or `h` must declare their number: `where(rule, batch=4)`.
 
     >>> where(lambda i, j: j % 2 == 0).to_bool(1, 4).tolist()
     [[True, False, True, False]]
@@ -177,12 +159,12 @@ def where(rule: Callable[..., Tensor], *, batch: int | None = None, heads: int |
     try:
         parameters = list(inspect.signature(rule).parameters.values())
     except (TypeError, ValueError) as error:
-        raise BadArgument("where(rule)", expected="a function", came=repr(rule), advice=advice) from error
+        raise BadArgument("where(rule)", expected="a function", got=repr(rule), advice=advice) from error
     counted = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(counted) not in (2, 4):
-        raise BadArgument("where(rule)", expected="2 or 4 parameters", came=len(counted), advice=advice)
+        raise BadArgument("where(rule)", expected="2 or 4 parameters", got=len(counted), advice=advice)
     if len(counted) == 2 and (batch is not None or heads is not None):
-        raise BadArgument("where(rule)", expected="rule(b, h, i, j) when batch or heads is given", came="rule(i, j)")
+        raise BadArgument("where(rule)", expected="rule(b, h, i, j) when batch or heads is given", got="rule(i, j)")
     sizes = (
         None if batch is None else whole_number(batch, "batch", at_least=1),
         None if heads is None else whole_number(heads, "heads", at_least=1),
@@ -190,10 +172,22 @@ def where(rule: Callable[..., Tensor], *, batch: int | None = None, heads: int |
     return Where(rule, len(counted) == 4, *sizes)
 
 
+def _bits(rows: object) -> Tensor:
+    try:
+        tensor = torch.tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.tensor([2])
+    if tensor.is_floating_point() or not bool(((tensor == 0) | (tensor == 1)).all()):
+        raise ValueError("dense takes rows of equal length, of 0 and 1 or of True and False")
+    return tensor.bool()
+
+
+@expression("dense([[1, 0], [1, 1]])", read=_bits)
 def dense(tensor: Tensor) -> Mask:
     """A bool tensor, True = may be heard: [query, key] or [batch, head, query, key] (axes of size 1 broadcast).
 
-    Its rows stand at the last positions of its columns. For a tensor where True means blocked, use
+    Its rows are at the last positions of its columns. Where each row is a few runs of keys, the mask keeps these as
+    its ranges, and prints their number; other tensors are kept as they are. For a tensor where True means blocked, use
     `from_bool(tensor, true_means="blocked")`.
 
     >>> import torch
@@ -201,15 +195,19 @@ def dense(tensor: Tensor) -> Mask:
     [[1, 0], [1, 1]]
     """
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
-        came = f"a {tensor.dtype} tensor" if isinstance(tensor, Tensor) else type(tensor).__name__
+        got = f"a {tensor.dtype} tensor" if isinstance(tensor, Tensor) else type(tensor).__name__
         advice = "For an additive mask use from_additive(tensor)."
-        raise BadArgument("dense(tensor)", expected="a bool tensor, True = may be heard", came=came, advice=advice)
+        raise BadArgument("dense(tensor)", expected="a bool tensor, True = may be heard", got=got, advice=advice)
     if tensor.ndim not in (2, 4) or tensor.numel() == 0:
         raise BadArgument(
             "dense(tensor)",
             expected="shape [query, key] or [batch, head, query, key], none of them 0",
-            came=list(tensor.shape),
-            advice="A [batch, key] padding mask is padding(tensor); for three axes say which one is missing "
+            got=list(tensor.shape),
+            advice="A [batch, key] padding mask is padding(tensor); for three axes add the missing one "
             "with tensor[:, None] or tensor[None].",
         )
-    return Dense(tensor.detach().clone().view((1,) * (4 - tensor.ndim) + tensor.shape))
+    tensor = tensor.detach()[(None,) * (4 - tensor.ndim)]
+    # A traced tensor has no values yet. It stays dense.
+    if is_readable(tensor) and has_few_runs(tensor):
+        return DenseRanges(*runs_of(tensor), tensor.shape[-1])
+    return Dense(tensor.clone())

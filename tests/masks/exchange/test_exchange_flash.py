@@ -1,4 +1,4 @@
-"""FlashAttention needs a GPU, so its documented meaning stands here, pair by pair, and judges the arguments."""
+"""FlashAttention needs a GPU, so its documented meaning is implemented here, pair by pair, as the reference."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -107,10 +107,10 @@ def test_bands(mask: Mask, sizes, is_causal, window_size):
         (chunks(2), (5,), False, (-1, -1), [0, 2, 4, 5], [0, 2, 4, 5]),
         # The last three queries over a cache: the first document has a query and three keys, aligned at the end.
         (causal() & documents([0, 0, 0, 1, 1]), (3, 5), True, (-1, -1), [0, 1, 3], [0, 3, 5]),
-        # Keys that nobody hears go to a sequence without queries.
+        # Keys that no query hears belong to a sequence without queries.
         (padding([1, 3]), (2, 3), False, (-1, -1), [0, 2, 2, 4], [0, 1, 3, 6]),
         (causal(), (2, 5, 1), True, (-1, -1), [0, 2, 2], [0, 3, 5]),
-        # Left padding: two queries hear nothing, two keys are heard by nobody.
+        # Left padding: two queries hear nothing, and no query hears two of the keys.
         (causal() & padding(torch.tensor([[0, 0, 1, 1]]).bool()), (4,), True, (-1, -1), [0, 2, 2, 4], [0, 0, 2, 4]),
         # Right padding, with queries that hear nothing where the keys are padded.
         (
@@ -121,7 +121,7 @@ def test_bands(mask: Mask, sizes, is_causal, window_size):
             [0, 2, 3, 3, 6],
             [0, 2, 2, 3, 6],
         ),
-        # Only the future: the first key is heard by nobody, the last query hears nobody.
+        # Only the future: no query hears the first key, and the last query hears nothing.
         (~causal(), (3,), False, (0, -1), [0, 0, 2, 3], [0, 1, 3, 3]),
         (~full(), (2,), False, (-1, -1), [0, 2, 2], [0, 0, 2]),
     ],
@@ -156,22 +156,37 @@ def test_random_packings_are_exact(seed):
 @pytest.mark.parametrize(
     ("mask", "sizes", "reason"),
     [
-        (causal() & padding([3, 5]), (5,), "only where padded queries hear nothing: & documents"),
-        (causal() | prefix(2), (5,), "the rows are no band"),
-        ((causal() & window(2)) | prefix(1), (5,), "one range of keys there, and here query 3 hears 0..0 and 2..3"),
-        (causal() & documents([0, 1, 0]), (3,), "query 2 hears 0..0 and 2..2"),
-        (per_head([causal(), full()]), (5,), "all heads share one mask there, and here they differ"),
-        (~window(1), (5,), "query 1 hears 0..0 and 2..4"),
+        (
+            causal() & padding([3, 5]),
+            (5,),
+            "padded keys can be left out only where padded queries hear nothing: & documents(real)",
+        ),
+        (causal() | prefix(2), (5,), "the rows are not one band (causal, window_size) over consecutive runs of keys"),
+        (
+            (causal() & window(2)) | prefix(1),
+            (5,),
+            "a query can hear one range of keys there, but query 3 hears 0..0 and 2..3 here",
+        ),
+        (
+            causal() & documents([0, 1, 0]),
+            (3,),
+            "a query can hear one range of keys there, but query 2 hears 0..0 and 2..2 here",
+        ),
+        (per_head([causal(), full()]), (5,), "all heads share one mask there, but differ here"),
+        (~window(1), (5,), "a query can hear one range of keys there, but query 1 hears 0..0 and 2..4 here"),
         # A query before the first key: FlashAttention itself would let it hear more.
-        (window(2, ahead=3), (9, 2), "the rows are no band"),
+        (window(2, ahead=3), (9, 2), "the rows are not one band (causal, window_size) over consecutive runs of keys"),
     ],
     ids=str,
 )
 def test_refusals(mask: Mask, sizes, reason):
-    with pytest.raises(Unsupported, match=reason) as caught:
+    with pytest.raises(Unsupported) as caught:
         to_flash(mask, *sizes)
-    assert "attend(mask=...) takes any mask" in str(caught.value)
-    assert f"cannot say {mask!r} for {sizes[0]} queries" in str(caught.value)
+    first, *reasons, last = str(caught.value).splitlines()
+    what = f"{mask!r} for {sizes[0]} queries and {sizes[-1]} keys"
+    assert first == f"to_flash: FlashAttention cannot express {what}:"
+    assert f"  - {reason}" in reasons
+    assert last == "attend(mask=...) takes any mask."
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

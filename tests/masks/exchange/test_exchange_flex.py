@@ -78,7 +78,7 @@ def test_no_pair_is_evaluated():
     assert not bool(blocks.full_kv_num_blocks.any())
 
 
-# FlexAttention warns, once in a process, whoever runs it uncompiled in earnest.
+# FlexAttention warns, once per process, when it runs uncompiled.
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention_runs_it():
     mask = per_head([causal(), causal() & window(3)]) & padding([5, 7])
@@ -88,7 +88,7 @@ def test_flex_attention_runs_it():
     torch.testing.assert_close(answer, expected)
 
 
-def test_a_mask_mod_of_ones_own():
+def test_a_custom_mask_mod():
     def own(b, h, q_idx, kv_idx):
         return q_idx >= kv_idx
 

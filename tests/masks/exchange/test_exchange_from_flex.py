@@ -153,7 +153,7 @@ def test_slices():
     blocks = create_block_mask(causal_mod, 2, 1, 8, 8, device="cpu", BLOCK_SIZE=4)
     with pytest.raises(Unsupported, match="partial blocks and its mask_mod raises: Cannot use mask_mod from a sliced"):
         from_block_mask(blocks[0])
-    with pytest.raises(Unsupported, match="it was sliced: 1 rows of blocks are left of the 2 for its 8 queries"):
+    with pytest.raises(Unsupported, match="it was sliced: it has 1 of the 2 rows of blocks for its 8 queries"):
         from_block_mask(blocks[:, :, 0])
     mended = blocks[0]
     mended.mask_mod = causal_mod

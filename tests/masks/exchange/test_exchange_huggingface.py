@@ -137,7 +137,7 @@ def test_flash_gets_the_padding_mask(real, q_len):
     expected: Any = flash_attention_mask(2, q_len, 7, attention_mask=real.bool())
     by_rule = where(lambda b, h, i, j: real[b, j] > 0, batch=2)
     masks = [causal() & padding(real.bool()), causal() & by_rule]
-    # Queries that stand at padding may hear nothing; if they are all that is asked for, no key is heard either.
+    # Queries that are at padding may hear nothing; if they are all that is asked for, no key is heard either.
     masks += [causal() & padding(real.bool()) & documents(real)] if q_len == 7 else []
     for mask in masks:
         made = written(mask, q_len, 7, implementation="flash_attention_2")

@@ -55,7 +55,7 @@ def test_additive_from_another_precision():
             lambda: from_bool(torch.ones(2, 2).bool(), true_means=KEEP),
             r"true_means: expected 'heard' or 'blocked', got 'keep'",
         ),
-        (lambda: from_bool(torch.ones(2, 2, 2).bool(), true_means="heard"), r"three axes say which one is missing"),
+        (lambda: from_bool(torch.ones(2, 2, 2).bool(), true_means="heard"), r"For three axes add the missing one with"),
         (
             lambda: from_additive(torch.ones(2, 2).bool()),
             r"expected a floating point tensor.*from_bool\(tensor, true_means",

@@ -1,4 +1,4 @@
-"""How many batch items a mask is written out for: its own number, or the caller's.
+"""The batch size of an exported mask: its own, or the caller's.
 
 >>> from rearview import causal, padding
 >>> batch_of(causal(), 4), batch_of(padding([1, 2]), None)
@@ -21,5 +21,5 @@ def batch_of(mask: Mask, batch: int | None) -> int:
         return mask.batch or 1
     size = whole_number(batch, "batch", at_least=1)
     if mask.batch not in (None, size):
-        raise BadArgument("batch", expected=f"{mask.batch}, the batch size of the mask", came=size)
+        raise BadArgument("batch", expected=f"{mask.batch}, the batch size of the mask", got=size)
     return size

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks.exchange.batch import batch_of
-from rearview.masks.exchange.packed import Band, Rows, as_packed, as_rectangles, find_band
+from rearview.masks.exchange.rows import ranged
+from rearview.masks.exchange.sequences import Band, RowRanges, as_packed, as_rectangles, find_band
 from rearview.masks.families import causal as causal_mask
 from rearview.masks.families import full, window
 from rearview.masks.frame import Frame, whole_number
@@ -50,27 +51,26 @@ def to_flash(
 ) -> FlashArguments:
     """FlashAttention-2 arguments that mean exactly this mask, or `Unsupported`.
 
-    A plain band goes to `flash_attn_func`. Where only packed sequences say it, the answer has `cu_seqlens_q` too,
-    for `flash_attn_varlen_func` on the whole batch laid out as one row of `batch * q_len` queries and
-    `batch * k_len` keys; a sequence of 0 queries holds keys that nobody hears.
+    A plain band is for `flash_attn_func`. Where packed sequences are needed, the result has `cu_seqlens_q` too, for
+    `flash_attn_varlen_func` on the whole batch laid out as one row of `batch * q_len` queries and
+    `batch * k_len` keys; a sequence of 0 queries holds keys that no query hears.
 
     >>> from rearview import causal, documents
     >>> packed = to_flash(causal() & documents([0, 0, 1, 1, 1]), 5)
     >>> packed["cu_seqlens_q"].tolist(), packed["max_seqlen_k"], packed["causal"]
     ([0, 2, 5], 3, True)
     """
-    frame, cpu = Frame.of(q_len, k_len, q_start), torch.device("cpu")
-    # A mask without a range form may still be a band at this size; only writing it out can tell.
-    spans = mask.spans_in(frame, cpu) if mask.has_ranges else Spans.from_bool(mask.visible_in(frame, cpu))
-    if reasons := _more_than_one_range(spans):
+    frame = Frame.of(q_len, k_len, q_start)
+    spans = ranged(mask, frame)
+    if reasons := more_than_one_range(spans):
         raise Unsupported(_what(mask, frame), reasons, advice=ADVICE)
-    rows = Rows.of(spans, batch=batch_of(mask, batch))
+    rows = RowRanges.of(spans, batch=batch_of(mask, batch))
     if band := find_band(rows, as_rectangles(rows)):
         return _arguments(band)
     packed = as_packed(rows)
     band = find_band(rows, packed) if packed else None
     if packed is None or band is None:
-        reasons = ["the rows are no band (causal, window_size) over runs of keys that follow one another"]
+        reasons = ["the rows are not one band (causal, window_size) over consecutive runs of keys"]
         if spans.some_key_unheard:
             reasons.append("padded keys can be left out only where padded queries hear nothing: & documents(real)")
         raise Unsupported(_what(mask, frame), reasons, advice=ADVICE)
@@ -99,13 +99,14 @@ def from_flash(
     causal() & documents([0, 0, 1, 1, 1])
     """
     if not isinstance(window_size, Sequence) or len(window_size) != 2:
-        raise BadArgument("window_size", expected="(left, right)", came=repr(window_size))
+        raise BadArgument("window_size", expected="(left, right)", got=repr(window_size))
     left, right = (whole_number(size, "window_size", at_least=-1) for size in window_size)
     band = _band_mask(left, 0 if causal else right)
     if cu_seqlens is None:
         return band
     edges = _edges(cu_seqlens)
-    return band & documents(torch.arange(len(edges) - 1).repeat_interleave(edges.diff()))
+    packed = documents(torch.arange(len(edges) - 1).repeat_interleave(edges.diff()))
+    return packed if band.is_full else band & packed
 
 
 def _edges(cu_seqlens: Sequence[int] | Tensor) -> Tensor:
@@ -113,23 +114,23 @@ def _edges(cu_seqlens: Sequence[int] | Tensor) -> Tensor:
     whole = edges.ndim == 1 and len(edges) > 1 and not edges.is_floating_point()
     if not whole or edges[0] != 0 or edges[-1] == 0 or bool((edges.diff() < 0).any()):
         expected = "integers that start at 0 and rise to the total length, such as [0, 3, 5]"
-        raise BadArgument("cu_seqlens", expected=expected, came=edges.tolist())
+        raise BadArgument("cu_seqlens", expected=expected, got=edges.tolist())
     return edges.long()
 
 
 def _what(mask: Mask, frame: Frame) -> str:
-    return f"to_flash: FlashAttention cannot say {mask!r} for {frame.q_len} queries and {frame.k_len} keys"
+    return f"to_flash: FlashAttention cannot express {mask!r} for {frame.q_len} queries and {frame.k_len} keys"
 
 
-def _more_than_one_range(spans: Spans) -> list[str]:
+def more_than_one_range(spans: Spans) -> list[str]:
+    """Reasons why these ranges are not one per query, the same for all heads; none where they are."""
     reasons = []
     if spans.most_ranges > 1:
         item, head, query = torch.nonzero(spans.starts[..., 1] < spans.k_len)[0].tolist()
         ranges = " and ".join(f"{start}..{end - 1}" for start, end in spans.rows(item, head)[query])
-        reasons.append(f"a query hears one range of keys there, and here query {query} hears {ranges}")
-    one_head = Spans(spans.starts[:, :1], spans.ends[:, :1], q_len=spans.q_len, k_len=spans.k_len)
-    if not spans.equals(one_head):
-        reasons.append("all heads share one mask there, and here they differ")
+        reasons.append(f"a query can hear one range of keys there, but query {query} hears {ranges} here")
+    if not spans.same_for_all_heads:
+        reasons.append("all heads share one mask there, but differ here")
     return reasons
 
 
@@ -143,5 +144,5 @@ def _band_mask(left: int, right: int) -> Mask:
         return full()
     if left < 0:
         return causal_mask() | window(1, ahead=right) if right else causal_mask()
-    # Without a right side: everything after the query, and the window behind it.
+    # No limit on the right: everything after the query, and the window before it.
     return window(left + 1, ahead=right) if right >= 0 else window(left + 1) | ~causal_mask()

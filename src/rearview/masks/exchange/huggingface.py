@@ -18,8 +18,8 @@ from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks.exchange.batch import batch_of
+from rearview.masks.exchange.block_mask import from_block_mask
 from rearview.masks.exchange.flex import MaskMod, to_block_mask
-from rearview.masks.exchange.from_block_mask import from_block_mask
 from rearview.masks.exchange.tensors import described, from_additive, from_bool, to_additive
 from rearview.masks.families import causal
 from rearview.masks.frame import Frame, whole_number
@@ -50,7 +50,7 @@ def to_huggingface(
     - `sdpa`: bool, True = heard.
     - `flex_attention`: a BlockMask.
     - `flash_attention_2`: the 2-D padding mask, or None where every key is real. The model adds `causal` and drops
-      whatever else there is, so only causal() & padding(...) goes through. It returns 0 at padded queries.
+      the rest of the mask, so only causal() & padding(...) is accepted. It returns 0 at padded queries.
 
     >>> to_huggingface(causal(), 2, implementation="eager").tolist()
     [[[[0.0, -3.4028234663852886e+38], [0.0, 0.0]]]]
@@ -67,13 +67,13 @@ def to_huggingface(
         case "eager":
             return _to_lowest(mask, frame, items, on, dtype)
     expected = "'eager', 'sdpa', 'flex_attention' or 'flash_attention_2'"
-    raise BadArgument("implementation", expected=expected, came=repr(implementation))
+    raise BadArgument("implementation", expected=expected, got=repr(implementation))
 
 
 def from_huggingface(attention_mask: Tensor | BlockMask) -> Mask:
-    """The mask that an `attention_mask` stands for: 2-D [batch, key] padding, 4-D bool or additive, a BlockMask.
+    """The mask that an `attention_mask` means: 2-D [batch, key] padding, 4-D bool or additive, a BlockMask.
 
-    A 2-D mask says which keys are real and no more: a decoder adds its own causal mask, so
+    A 2-D mask marks the real keys and nothing else: a decoder adds its own causal mask, so
     `causal() & from_huggingface(attention_mask)` is what it applies.
 
     >>> from_huggingface(torch.tensor([[0, 1, 1], [1, 1, 1]]))
@@ -91,16 +91,16 @@ def from_huggingface(attention_mask: Tensor | BlockMask) -> Mask:
     raise BadArgument(
         "attention_mask",
         expected="a 2-D padding mask, a 4-D bool or float mask, or a BlockMask",
-        came=described(attention_mask),
+        got=described(attention_mask),
     )
 
 
 def to_mask_function(mask: Mask, *, length: int) -> MaskMod:
     """The mask as a transformers mask function (batch_idx, head_idx, q_idx, kv_idx), for positions below `length`.
 
-    For `create_causal_mask(..., and_mask_function=...)` and its kin, which add the place in the cache themselves.
-    Positions from `length` on are not heard. transformers drops mask functions without a word when the model uses
-    flash attention: there use `to_huggingface`, which refuses.
+    For `create_causal_mask(..., and_mask_function=...)` and similar functions, which add the position in the cache.
+    Positions from `length` on are not heard. transformers silently drops mask functions when the model uses flash
+    attention: there use `to_huggingface`, which refuses.
 
     >>> function = to_mask_function(causal(), length=8)
     >>> function(*torch.tensor([0, 0, 3, 4])).item()
@@ -119,7 +119,7 @@ def to_mask_function(mask: Mask, *, length: int) -> MaskMod:
 
 def _to_lowest(mask: Mask, frame: Frame, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise BadArgument("dtype", expected="the floating point dtype of the model", came=dtype)
+        raise BadArgument("dtype", expected="the floating point dtype of the model", got=dtype)
     visible = mask.visible_in(frame, device).expand(batch, -1, -1, -1)
     empty = ~visible.any(-1)
     if bool(empty.any()):
@@ -140,7 +140,7 @@ def _to_padding_mask(mask: Mask, frame: Frame, batch: int, device: torch.device)
     real = spans.heard_keys.any(1).expand(batch, -1)
     # The model unpads queries with their keys, so what a padded query would hear is lost; all of it or none is fine.
     allowed = (causal() & padding(real), causal() & padding(real) & documents(real.long()))
-    if not any(spans.equals(said.spans(frame.q_len, frame.k_len, device=device)) for said in allowed):
+    if not any(spans.equals(one.spans(frame.q_len, frame.k_len, device=device)) for one in allowed):
         raise Unsupported(
             f"to_huggingface(implementation='flash_attention_2'): {mask!r}",
             [
@@ -156,7 +156,7 @@ def _from_padding_mask(real: Tensor) -> Mask:
         raise BadArgument(
             "attention_mask",
             expected="0 and 1 in a 2-D padding mask, 1 = real",
-            came=f"values from {real.min().item():g} to {real.max().item():g}",
-            advice="Numbers of packed documents are documents(ids); an additive [query, key] mask is from_additive.",
+            got=f"values from {real.min().item():g} to {real.max().item():g}",
+            advice="For packed documents use documents(ids); for an additive [query, key] mask use from_additive.",
         )
     return padding(real.bool())

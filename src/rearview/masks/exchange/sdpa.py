@@ -47,7 +47,7 @@ def to_sdpa(
     simple = mask._simplify(frame)
     if _same(simple, full(), frame, device):
         return {"attn_mask": None, "is_causal": False}
-    # From the top left and from the bottom right are the same for a square only.
+    # Causal from the top left and from the bottom right are the same for a square only.
     if frame.q_start == 0 and frame.q_len == frame.k_len and _same(simple, causal(), frame, device):
         return {"attn_mask": None, "is_causal": True}
     return {"attn_mask": simple.visible_in(frame, device), "is_causal": False}
@@ -56,8 +56,8 @@ def to_sdpa(
 def from_sdpa(attn_mask: Tensor | None = None, is_causal: bool = False, *, q_len: int, k_len: int) -> Mask:
     """The mask that SDPA applies for these arguments: bool True = heard, float = added, causal from the top left.
 
-    The rows of the result stand at the last positions, as everywhere here. For `is_causal` over a longer cache
-    that shows what SDPA really does: its first query hears key 0 only.
+    The rows of the result are at the last positions, as in every mask. For `is_causal` over a longer cache this
+    shows what SDPA really does: its first query hears key 0 only.
 
     >>> from_sdpa(is_causal=True, q_len=2, k_len=4).to_bool(2, 4).int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0]]
@@ -67,8 +67,8 @@ def from_sdpa(attn_mask: Tensor | None = None, is_causal: bool = False, *, q_len
         raise BadArgument(
             "attn_mask, is_causal",
             expected="one of the two",
-            came="both",
-            advice="Some SDPA kernels raise for both and some combine them. Say from_sdpa(attn_mask=...) & causal().",
+            got="both",
+            advice="Some SDPA kernels raise for both and some combine them. Write from_sdpa(attn_mask=...) & causal().",
         )
     if attn_mask is not None:
         return _from_attn_mask(attn_mask, q_len, k_len)
@@ -78,12 +78,12 @@ def from_sdpa(attn_mask: Tensor | None = None, is_causal: bool = False, *, q_len
 def _same(mask: Mask, named: Mask, frame: Frame, device: torch.device) -> bool:
     if mask.has_ranges:
         return mask.spans_in(frame, device).equals(named.spans_in(frame, device))
-    # A mask without ranges is written out in any case.
+    # A mask without ranges is made dense in any case.
     return bool((mask.visible_in(frame, device) == named.visible_in(frame, device)).all())
 
 
 def _causal_from_the_top_left(offset: int) -> Mask:
-    # Row 0 stands at position `offset` and hears key 0 only: key <= position - offset.
+    # Row 0 is at position `offset` and hears key 0 only: key <= position - offset.
     if offset == 0:
         return causal()
     return causal() & ~window(offset) if offset > 0 else causal() | window(1, ahead=-offset)
@@ -95,11 +95,11 @@ def _from_attn_mask(attn_mask: Tensor, q_len: int, k_len: int) -> Mask:
         raise BadArgument(
             "attn_mask",
             expected=f"a bool or float tensor that broadcasts to [{q_len}, {k_len}] or [batch, head, {q_len}, {k_len}]",
-            came=described(attn_mask),
+            got=described(attn_mask),
             advice="A padding mask [batch, key] is attn_mask[:, None, None, :].",
         )
     sizes = (*attn_mask.shape[:-2], q_len, k_len)
-    if any(came not in (1, size) for came, size in zip(attn_mask.shape, sizes, strict=True)):
-        raise BadArgument("attn_mask", expected=f"shape {list(sizes)}", came=list(attn_mask.shape))
+    if any(got not in (1, size) for got, size in zip(attn_mask.shape, sizes, strict=True)):
+        raise BadArgument("attn_mask", expected=f"shape {list(sizes)}", got=list(attn_mask.shape))
     attn_mask = attn_mask.expand(sizes)
     return from_bool(attn_mask, true_means="heard") if attn_mask.dtype == torch.bool else from_additive(attn_mask)

@@ -30,16 +30,16 @@ def to_additive(visible: Tensor, *, dtype: torch.dtype = torch.float32, blocked:
     [[0.0, -inf], [0.0, 0.0]]
     """
     if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
-        raise BadArgument("to_additive(visible)", expected="a bool tensor, True = heard", came=described(visible))
+        raise BadArgument("to_additive(visible)", expected="a bool tensor, True = heard", got=described(visible))
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise BadArgument("dtype", expected="a floating point dtype, such as torch.float32", came=dtype)
+        raise BadArgument("dtype", expected="a floating point dtype, such as torch.float32", got=dtype)
     written = torch.tensor(float(blocked), dtype=torch.float64).to(dtype).double().item()
     # A value that the dtype turns into -inf, 0 or NaN would be a different mask than the one asked for.
     if not (blocked < 0 and written < 0 and math.isinf(blocked) == math.isinf(written)):
         raise BadArgument(
             "blocked",
             expected=f"a negative number that {dtype} can hold",
-            came=f"{blocked!r}, which it holds as {written!r}",
+            got=f"{blocked!r}, which it holds as {written!r}",
             advice="Use -inf, or torch.finfo(dtype).min for a library that needs a finite value.",
         )
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, blocked)
@@ -49,16 +49,16 @@ def from_bool(tensor: Tensor, *, true_means: Literal["heard", "blocked"]) -> Mas
     """A mask from a bool tensor [query, key] or [batch, head, query, key], whose polarity you state.
 
     SDPA and FlexAttention write True for a key that is heard, nn.MultiheadAttention for one that is blocked.
-    Its rows stand at the last positions of its columns.
+    Its rows are at the last positions of its columns.
 
     >>> from_bool(torch.tensor([[True, False], [True, True]]), true_means="heard")
-    dense(<2 x 2 bool>)
+    dense(<2 x 2 bool, 1 range per row>)
     """
     if true_means not in ("heard", "blocked"):
-        raise BadArgument("true_means", expected="'heard' or 'blocked'", came=repr(true_means))
+        raise BadArgument("true_means", expected="'heard' or 'blocked'", got=repr(true_means))
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
         advice = "For numbers that are added to the scores use from_additive(tensor)."
-        raise BadArgument("from_bool(tensor)", expected="a bool tensor", came=described(tensor), advice=advice)
+        raise BadArgument("from_bool(tensor)", expected="a bool tensor", got=described(tensor), advice=advice)
     _check_axes(tensor, "from_bool(tensor)")
     return dense(tensor if true_means == "heard" else ~tensor)
 
@@ -66,7 +66,7 @@ def from_bool(tensor: Tensor, *, true_means: Literal["heard", "blocked"]) -> Mas
 def from_additive(tensor: Tensor, *, blocked: float | None = None) -> Mask:
     """A mask from numbers that are added to the scores: 0 = heard; -inf or a finfo(dtype).min = blocked.
 
-    Another stand-in (-1e9, -1e4) is blocked only when you say so with `blocked`. Any other number is a bias, which
+    Another finite value (-1e9, -1e4) means blocked only if it is given as `blocked`. Any other number is a bias, which
     a mask cannot hold: that raises `Unsupported`.
 
     >>> from_additive(torch.tensor([[0.0, -1e9], [0.0, 0.0]]), blocked=-1e9).to_bool(2).int().tolist()
@@ -74,11 +74,11 @@ def from_additive(tensor: Tensor, *, blocked: float | None = None) -> Mask:
     """
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         advice = "For a bool tensor use from_bool(tensor, true_means=...)."
-        came = described(tensor)
-        raise BadArgument("from_additive(tensor)", expected="a floating point tensor", came=came, advice=advice)
+        got = described(tensor)
+        raise BadArgument("from_additive(tensor)", expected="a floating point tensor", got=got, advice=advice)
     _check_axes(tensor, "from_additive(tensor)")
     if blocked is not None and not blocked < 0:
-        raise BadArgument("blocked", expected="a negative number", came=repr(blocked))
+        raise BadArgument("blocked", expected="a negative number", got=repr(blocked))
     heard = tensor == 0
     silent = tensor == -math.inf
     for value in LOWEST if blocked is None else (*LOWEST, blocked):
@@ -89,7 +89,7 @@ def from_additive(tensor: Tensor, *, blocked: float | None = None) -> Mask:
         raise Unsupported(
             "from_additive(tensor): this is more than a mask",
             [f"{other.numel()} of {tensor.numel()} values are neither 0 nor blocked, such as {other[0].item():g}"],
-            advice="A bias belongs to attend(bias=...). If the value means blocked, say so: blocked=<the value>.",
+            advice="A bias belongs to attend(bias=...). If the value means blocked, pass blocked=<the value>.",
         )
     return dense(heard)
 
@@ -99,8 +99,8 @@ def _check_axes(tensor: Tensor, argument: str) -> None:
         raise BadArgument(
             argument,
             expected="shape [query, key] or [batch, head, query, key], none of them 0",
-            came=list(tensor.shape),
-            advice="For three axes say which one is missing with tensor[:, None] or tensor[None].",
+            got=list(tensor.shape),
+            advice="For three axes add the missing one with tensor[:, None] or tensor[None].",
         )
 
 

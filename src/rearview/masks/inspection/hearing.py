@@ -1,8 +1,8 @@
-"""What each query hears, in numbers: how many keys, how many ahead of it, itself or not. Read by eyes and warnings.
+"""Counts of what each query hears: all keys, later keys, itself. Drawings and warnings read them.
 
 >>> from rearview import window
 >>> from rearview.masks import Frame
->>> from rearview.masks.hearing import hearing_of
+>>> from rearview.masks.inspection.hearing import hearing_of
 >>> hearing_of(window(2, ahead=1), Frame.of(3)).keys[0, 0].tolist()
 [2, 3, 2]
 """
@@ -19,7 +19,7 @@ from rearview.masks.mask import Mask
 from rearview.masks.spans import Spans
 
 # A mask with no range form is evaluated in strips of about this many pairs, so memory stays flat.
-PAIRS_A_STRIP = 2**22
+PAIRS_PER_STRIP = 2**22
 
 # Beyond this many pairs a drawing of such a mask would take minutes; 16k x 16k takes seconds.
 MOST_PAIRS_DRAWN = 2**28
@@ -30,17 +30,17 @@ class Hearing:
     """int64 and bool tensors [batch, head, query]."""
 
     keys: Tensor
-    """How many keys the query hears."""
+    """The number of keys that the query hears."""
     ahead: Tensor
-    """How many of them come after its own position."""
+    """The number of those after its own position."""
     first_ahead: Tensor
-    """The position of the first of those, or k_len."""
+    """The position of the first key after its own that it hears, or k_len."""
     itself: Tensor
-    """Does it hear its own position?"""
+    """Whether it hears its own position."""
 
 
 def hearing_of(mask: Mask, frame: Frame, device: torch.device | str = "cpu") -> Hearing:
-    """From the ranges where the mask has them, in O(T); otherwise strip by strip."""
+    """The counts of a mask in a frame: from its ranges in O(T) where it has them, otherwise strip by strip."""
     device = torch.device(device)
     if mask.has_ranges:
         return _from_spans(mask.spans_in(frame, device), frame)
@@ -50,20 +50,20 @@ def hearing_of(mask: Mask, frame: Frame, device: torch.device | str = "cpu") -> 
 
 def strips_of(mask: Mask, frame: Frame, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows of the dense form, a few at a time: query indices, and bool [batch, head, rows, k_len]."""
-    pairs_a_row = max(1, (mask.batch or 1) * (mask.heads or 1) * frame.k_len)
-    height = max(1, PAIRS_A_STRIP // pairs_a_row)
+    pairs_per_row = max(1, (mask.batch or 1) * (mask.heads or 1) * frame.k_len)
+    height = max(1, PAIRS_PER_STRIP // pairs_per_row)
     for first in range(0, max(1, frame.q_len), height):
         rows = torch.arange(first, min(first + height, frame.q_len), device=device)
         yield rows, mask.visible_in(frame, device, rows)
 
 
 def refuse_endless_drawing(mask: Mask, frame: Frame) -> None:
-    """Raise for a mask with no range form over more pairs than anyone would wait for."""
+    """Raise for a mask with no range form over so many pairs that drawing it would take minutes."""
     if not mask.has_ranges and frame.q_len * frame.k_len > MOST_PAIRS_DRAWN:
         raise Unsupported(
             f"a drawing of {frame.q_len:,} queries x {frame.k_len:,} keys",
-            [f"{mask!r} has no range form, so each of the pairs would have to be looked at"],
-            advice="Draw fewer tokens, or a part of them: keys to look at, and q_start for where the queries stand.",
+            [f"{mask!r} has no range form, so every pair would have to be evaluated"],
+            advice="Draw fewer tokens, or a part of them: fewer keys, and queries from q_start on.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Where two masks differ at a size: counted exactly, drawn, and with the first cells named.
+"""Where two masks differ at a size: exact counts, a drawing, and the first cells that differ.
 
 >>> from rearview import causal, window
 >>> print(causal().diff(window(2), 3))
@@ -19,21 +19,22 @@ from typing import NamedTuple
 
 import torch
 
+from rearview.drawing.cells import counted
+from rearview.drawing.text import CellRole, Drawing, Grid, Piece
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.drawing import CellRole, Drawing, Grid, Piece
 from rearview.masks.frame import Frame
-from rearview.masks.hearing import hearing_of, refuse_endless_drawing
+from rearview.masks.inspection.axes import Axes, Tokens
+from rearview.masks.inspection.hearing import hearing_of, refuse_endless_drawing
+from rearview.masks.inspection.terminal import CPU, MOST_CELLS, blocks_for, cells_of, labels_of, legend
 from rearview.masks.item import item_of
-from rearview.masks.labels import Axes, Tokens, counted
 from rearview.masks.mask import Mask
-from rearview.masks.show import CPU, MOST_CELLS, blocks_for, cells_of, labels_of, legend
 from rearview.masks.tiles import SKIPPED, Tiles
 
 MOST_EXAMPLES = 8
 
 
 class Cell(NamedTuple):
-    """A pair that one mask lets through and the other does not; `query` and `key` are positions."""
+    """A pair of positions that only one of two masks allows."""
 
     batch: int
     head: int
@@ -43,22 +44,23 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskDiff:
-    """Pairs are counted over the batch items and heads for which either mask differs."""
+    """The difference of two masks; pairs are counted over all batch items and heads for which either mask differs."""
 
     first: Mask
     second: Mask
     frame: Frame
     only_first: int
-    """Pairs (query, key) that only the first mask lets through."""
+    """The number of pairs (query, key) that only the first mask allows."""
     only_second: int
+    """The number of pairs that only the second mask allows."""
     rows: int
-    """Queries for which the two differ, over batch items and heads."""
+    """The number of queries for which the two differ, over batch items and heads."""
     examples: tuple[Cell, ...]
     """The first few pairs that differ, in order."""
 
     @property
     def same(self) -> bool:
-        """Do the two mean the same at this size?"""
+        """Whether the two mean the same at this size."""
         return self.only_first == self.only_second == 0
 
     def __str__(self) -> str:
@@ -70,7 +72,7 @@ class MaskDiff:
         axes = Axes.of(tokens, keys, q_start)
         if axes.frame != self.frame:
             expected = f"{self.frame.q_len} words, as compared, and {self.frame.k_len} keys"
-            raise BadArgument("tokens", expected=expected, came=axes.sizes)
+            raise BadArgument("tokens", expected=expected, got=axes.sizes)
         return self._draw(axes)
 
     def _draw(self, axes: Axes) -> Drawing:
@@ -85,7 +87,7 @@ class MaskDiff:
         both = self.first & self.second
         shown = [f"batch item {batch} of {both.batch}"] if both.batch is not None else []
         shown += [f"head {head} of {both.heads}"] if both.heads is not None else []
-        # The first item that differs is the one worth looking at.
+        # The first item that differs is the one that is drawn.
         rows = counted(self.rows, "query differs", "queries differ")
         drawn = f"  ·  drawn: {', '.join(shown)}" if shown else ""
         title.append(Piece(f"{axes.sizes}  ·  {rows}{drawn}", "title"))
@@ -104,11 +106,11 @@ class MaskDiff:
             one = item_of(mask, batch=batch if mask.batch else 0, head=head if mask.heads else 0)
             return Tiles.of(one, frame, block=block, device=CPU).kind[0, 0]
 
-        gone, come = kind(self.first & ~self.second) != SKIPPED, kind(self.second & ~self.first) != SKIPPED
+        in_first, in_second = kind(self.first & ~self.second) != SKIPPED, kind(self.second & ~self.first) != SKIPPED
         cells = cells_of(kind(self.first), single=single)
-        for row, column in (gone | come).nonzero().tolist():
-            lost, won = bool(gone[row, column]), bool(come[row, column])
-            cells[row][column] = "only one each" if lost and won else "only first" if lost else "only second"
+        for row, column in (in_first | in_second).nonzero().tolist():
+            first, second = bool(in_first[row, column]), bool(in_second[row, column])
+            cells[row][column] = "only one each" if first and second else "only first" if first else "only second"
         grid = Grid(
             cells=cells,
             rows=labels_of(axes.queries, frame.q_start, frame.q_len, block[0]),
@@ -138,15 +140,15 @@ def diff(first: Mask, second: Mask, q_len: int, k_len: int | None = None, *, q_s
     (1, 0, (Cell(batch=0, head=0, query=2, key=0),))
     """
     if not isinstance(second, Mask):
-        raise BadArgument("other", expected="a mask to compare with", came=repr(second))
+        raise BadArgument("other", expected="a mask to compare with", got=repr(second))
     frame = Frame.of(q_len, k_len, q_start)
-    gone, come = first & ~second, second & ~first
-    lost, won = hearing_of(gone, frame).keys, hearing_of(come, frame).keys
-    rows = (lost + won > 0).nonzero()
+    only_first, only_second = first & ~second, second & ~first
+    in_first, in_second = hearing_of(only_first, frame).keys, hearing_of(only_second, frame).keys
+    rows = (in_first + in_second > 0).nonzero()
     examples: list[Cell] = []
     for batch, head, row in rows[:MOST_EXAMPLES].tolist():
         index = torch.tensor([row])
-        differs = (gone.visible_in(frame, CPU, index) | come.visible_in(frame, CPU, index))[batch, head, 0]
+        differs = (only_first | only_second).visible_in(frame, CPU, index)[batch, head, 0]
         keys = differs.nonzero().flatten()[: MOST_EXAMPLES - len(examples)].tolist()
         examples += [Cell(batch, head, row + frame.q_start, key) for key in keys]
-    return MaskDiff(first, second, frame, int(lost.sum()), int(won.sum()), len(rows), tuple(examples))
+    return MaskDiff(first, second, frame, int(in_first.sum()), int(in_second.sum()), len(rows), tuple(examples))

@@ -21,7 +21,7 @@ from rearview.masks.unstructured import Undeclared, where
 def from_mask_mod(mask_mod: MaskMod, *, batch: int | None = None, heads: int | None = None, q_start: int = 0) -> Mask:
     """A mask from a FlexAttention `mask_mod(b, h, q_idx, kv_idx)`, True = heard.
 
-    A function that looks at `b` or `h` must say for how many: `batch=4`. FlexAttention counts rows from 0:
+    A function that reads `b` or `h` must declare their number: `batch=4`. FlexAttention counts rows from 0:
     `q_start` is the position of row 0, which is 0 unless the function was made for a cache.
 
     >>> def causal_mask(b, h, q_idx, kv_idx):
@@ -40,7 +40,7 @@ def from_mask_mod(mask_mod: MaskMod, *, batch: int | None = None, heads: int | N
 
 
 def evaluated(mask_mod: MaskMod, *indices: Tensor | Undeclared) -> Tensor:
-    """The function at indices that broadcast, asked as FlexAttention asks: one scalar each, under vmap.
+    """The function at indices that broadcast, called as FlexAttention calls it: with one scalar each, under vmap.
 
     A mask_mod need not broadcast: `table[h][q_idx]` is right for scalars and something else for tensors.
     """
@@ -52,13 +52,13 @@ def evaluated(mask_mod: MaskMod, *indices: Tensor | Undeclared) -> Tensor:
         return mask_mod(*given)
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
     if len(shape) > 4:
-        raise BadArgument("mask_mod", expected="indices of at most 4 axes", came=f"shape {list(shape)}")
+        raise BadArgument("mask_mod", expected="indices of at most 4 axes", got=f"shape {list(shape)}")
 
     def at(place: tuple[Tensor, ...], index: Any) -> Any:
         if not isinstance(index, Tensor):
             return index
         index = index.view((1,) * (4 - index.ndim) + index.shape)
-        # An axis of size 1 is not looked up by place, so that vmap keeps small what does not vary.
+        # An axis of size 1 is not indexed, so that vmap does not expand what does not vary.
         return index[tuple(p if size > 1 else 0 for p, size in zip(place, index.shape, strict=True))]
 
     def pointwise(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def evaluated(mask_mod: MaskMod, *indices: Tensor | Undeclared) -> Tensor:
 
 
 class AnyItem(Undeclared):
-    """An index of undeclared size that may still serve as a template: torch's and_masks call `b.new_ones(())`."""
+    """An undeclared index that can still make tensors: torch's and_masks call `b.new_ones(())`."""
 
     def __init__(self, axis: str, like: Tensor):
         super().__init__(axis)
@@ -77,13 +77,13 @@ class AnyItem(Undeclared):
         self.new_ones, self.new_zeros, self.new_full = like.new_ones, like.new_zeros, like.new_full
 
 
-def _check_parameters(mask_mod: Any) -> None:
+def _check_parameters(mask_mod: MaskMod) -> None:
     try:
         inspect.signature(mask_mod).bind(0, 0, 0, 0)
     except (TypeError, ValueError) as error:
         raise BadArgument(
             "from_mask_mod(mask_mod)",
             expected="a function (b, h, q_idx, kv_idx)",
-            came=f"{getattr(mask_mod, '__name__', repr(mask_mod))} ({error})",
+            got=f"{getattr(mask_mod, '__name__', repr(mask_mod))} ({error})",
             advice="For a rule on two positions use where(lambda i, j: ...).",
         ) from error

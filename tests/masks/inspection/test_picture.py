@@ -11,8 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from rearview import RearviewError, Unsupported, causal, dilated, documents, full, padding, per_head, prefix, window
+from rearview.drawing.figure import COLOURS, OWN
 from rearview.errors import MissingExtra
-from rearview.masks.picture import COLOURS, OWN
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -136,13 +136,13 @@ def test_an_old_picture_is_replaced_and_nothing_else_is_left(tmp_path: Path):
         (7, "path: expected a file name, got 7."),
     ],
 )
-def test_a_path_that_cannot_be_is_refused(name, message: str):
+def test_invalid_paths_are_refused(name, message: str):
     with pytest.raises(RearviewError) as caught:
         causal().save_picture(name, 3)
     assert str(caught.value) == message
 
 
-def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path):
+def test_unwritable_paths_are_refused(tmp_path: Path):
     (tmp_path / "mask.svg").mkdir()
     with pytest.raises(RearviewError, match="path: expected a file that can be written, got "):
         causal().save_picture(tmp_path / "mask.svg", 3)

@@ -3,28 +3,26 @@
     >>> from rearview import causal
     >>> causal().save_picture("causal.svg", "I love sushi very much")    # doctest: +SKIP
 
-The same mask gives the same bytes: no date, no random ids. In an SVG words stay words, and each cell is a path
-whose group is named `heard`, `blocked`, `full`, `partial` or `skipped`.
+The same mask gives the same bytes: no date, no random ids. In an SVG words stay text, and each cell is a path whose
+group is named `heard`, `blocked`, `full`, `partial` or `skipped`.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import textwrap
-import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rearview.errors import MissingExtra
-from rearview.masks.drawing import CellRole, Label
-from rearview.masks.hearing import hearing_of, refuse_endless_drawing
+from rearview.drawing.cells import counted, width
+from rearview.drawing.figure import COLOURS, INK, LONGEST_WORD, OWN, QUIET, draw_labels, fits_across, rendered, word_of
+from rearview.drawing.text import CellRole, Label
+from rearview.files import target_of, write_whole
+from rearview.masks.inspection.axes import Axes, Tokens
+from rearview.masks.inspection.hearing import hearing_of, refuse_endless_drawing
+from rearview.masks.inspection.terminal import CPU, blocks_for, cells_of, header, labels_of
 from rearview.masks.item import item_of
-from rearview.masks.labels import Axes, Tokens, counted, cut, width
 from rearview.masks.mask import Mask
-from rearview.masks.show import CPU, blocks_for, cells_of, header, labels_of
 from rearview.masks.tiles import Tiles
-from rearview.masks.write import target_of, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Canvas
@@ -32,17 +30,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".svg", ".png")
 MOST_CELLS = 48
-LONGEST_WORD = 14
 
-INK, QUIET, PAPER = "#1c2733", "#66727f", "#ffffff"
-COLOURS: dict[CellRole, str] = {
-    "heard": "#1f6f8b",
-    "blocked": "#edf1f4",
-    "full": "#1f6f8b",
-    "partial": "#8fbccb",
-    "skipped": "#edf1f4",
-}
-OWN = "#f2a541"
 MEANINGS: dict[CellRole, str] = {
     "heard": "heard",
     "blocked": "blocked",
@@ -50,12 +38,6 @@ MEANINGS: dict[CellRole, str] = {
     "partial": "some heard",
     "skipped": "none heard",
 }
-
-# Fonts that many machines have, for words that the default font cannot write; those not installed are passed over.
-OTHER_FONTS = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans", "Microsoft YaHei",
-    "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Emoji",
-)  # fmt: skip
 
 
 def save_picture(
@@ -90,33 +72,6 @@ def save_picture(
     write_whole(target, data)
 
 
-def rendered(draw: Callable[[], Figure], ending: str, *, needed_for: str) -> bytes:
-    """The figure that `draw` makes, as a file's bytes: the same figure, the same bytes."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra="pictures", needed_for=needed_for) from error
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "rearview",
-        "font.family": ["DejaVu Sans", *_installed(OTHER_FONTS)],
-    }
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # A word with no glyph in any installed font is drawn as boxes in a PNG and stays itself in an SVG.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        data = io.BytesIO()
-        metadata = {{".svg": "Date", ".pdf": "CreationDate"}.get(ending, "Software"): None}
-        draw().savefig(data, format=ending[1:], dpi=160, facecolor=PAPER, metadata=metadata)
-    return data.getvalue()
-
-
-def _installed(names: tuple[str, ...]) -> list[str]:
-    from matplotlib.font_manager import fontManager
-
-    known = set(fontManager.get_font_names())
-    return [name for name in names if name in known]
-
-
 def _figure(
     cells: list[list[CellRole]],
     rows: list[Label],
@@ -128,7 +83,7 @@ def _figure(
     from matplotlib.figure import Figure
 
     many = max(len(rows), len(columns))
-    # Inches a cell: roomy for a sentence, small enough that the largest picture fits a page.
+    # Inches per cell: roomy for a sentence, small enough that the largest picture fits a page.
     cell = max(0.16, min(0.62, 9.0 / many))
     side = 0.55 + 0.085 * max(width(word_of(row, LONGEST_WORD)) for row in rows)
     across = fits_across(columns, cell)
@@ -154,7 +109,7 @@ def _figure(
                     va="center")  # fmt: skip
         y -= 0.24 / full_height
     figure.text(0.2 / full_width, y, facts, size=9.5, color=QUIET, parse_math=False, va="center")
-    _key(figure, cells, full_width, full_height)
+    _legend(figure, cells, full_width, full_height)
     return figure
 
 
@@ -188,44 +143,7 @@ def _own_positions(canvas: Canvas, rows: list[Label], columns: list[Label], bloc
     canvas.add_collection(outline)
 
 
-def word_of(label: Label, most: int) -> str:
-    """What stands beside a row or above a column: the word, cut, or the position."""
-    return cut(label.word, most) or str(label.position)
-
-
-def fits_across(columns: list[Label], cell: float) -> bool:
-    """Do the words fit above their columns, side by side?"""
-    return max(width(word_of(column, LONGEST_WORD)) for column in columns) * 0.095 <= cell
-
-
-def draw_labels(
-    canvas: Canvas,
-    rows: list[Label],
-    columns: list[Label],
-    cell: tuple[float, float],
-    across: bool,
-    *,
-    steps: tuple[int, int] | None = None,
-) -> None:
-    """The words beside and above cells of so many inches, across and down, on a canvas where a cell is one unit.
-
-    `steps`: of the rows and of the columns, only every so many are written.
-    """
-    size = 10 if min(cell) >= 0.25 else 7
-    style = {"size": size, "color": INK, "parse_math": False}
-    # Numbers crowd where words do not: then only every few are written.
-    crowded = min(cell) < 0.25 and not any(label.word for label in (*rows, *columns))
-    row_step, column_step = steps or ((4, 4) if crowded else (1, 1))
-    for n, row in enumerate(rows):
-        if n % row_step == 0:
-            canvas.text(-0.12 / cell[0], n + 0.5, word_of(row, LONGEST_WORD), ha="right", va="center", **style)
-    for n, column in enumerate(columns):
-        if n % column_step == 0:
-            turn = {"ha": "center"} if across else {"ha": "center", "rotation": 90}
-            canvas.text(n + 0.5, -0.1 / cell[1], word_of(column, LONGEST_WORD), va="bottom", **turn, **style)
-
-
-def _key(figure: Figure, cells: list[list[CellRole]], wide: float, high: float) -> None:
+def _legend(figure: Figure, cells: list[list[CellRole]], wide: float, high: float) -> None:
     from matplotlib.patches import Rectangle
 
     present = {role for row in cells for role in row}

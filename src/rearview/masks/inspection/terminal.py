@@ -1,4 +1,4 @@
-"""A mask in the terminal: who may hear whom, the ranges, the visible share, warnings.
+"""A mask in the terminal: which query hears which key, the ranges, the visible share, warnings.
 
     >>> from rearview import causal, window
     >>> (causal() & window(2)).show("I love sushi")
@@ -15,20 +15,20 @@
 Beyond 32 rows or columns a cell stands for a block of positions, so a million of them still fit on a screen.
 """
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from rearview.masks.drawing import GLYPHS, CellRole, Drawing, Grid, Label, Piece
+from rearview.drawing.cells import counted, percent, wrapped
+from rearview.drawing.text import GLYPHS, CellRole, Drawing, Grid, Label, Piece
 from rearview.masks.frame import Frame
-from rearview.masks.hearing import Hearing, hearing_of, refuse_endless_drawing
+from rearview.masks.inspection.axes import Axes, Tokens
+from rearview.masks.inspection.hearing import Hearing, hearing_of, refuse_endless_drawing
+from rearview.masks.inspection.warning import MaskWarning, warnings_from
 from rearview.masks.item import item_of
-from rearview.masks.labels import Axes, Tokens, counted, percent
 from rearview.masks.mask import Mask
 from rearview.masks.tiles import FULL, PARTIAL, Tiles
-from rearview.masks.warn import MaskWarning, warnings_from
 
 __all__ = ["Drawing", "draw"]
 
@@ -68,12 +68,12 @@ def draw(
     hearing = hearing_of(mask, frame)
     pieces = [Piece(f"{header(mask, axes, hearing, batch=batch, head=head)}\n\n", "title"), *grid.pieces()]
     pieces += [Piece("\n", "label"), *_legend(one, q_block, k_block)]
-    pieces += [Piece(f"\n{_wrapped(warning)}", "warning") for warning in warnings_from(hearing, mask, frame)]
+    pieces += [Piece(f"\n{_written(warning)}", "warning") for warning in warnings_from(hearing, mask, frame)]
     return Drawing(pieces)
 
 
 def header(mask: Mask, axes: Axes, hearing: Hearing, *, batch: int, head: int) -> str:
-    """One line: the expression, the sizes, which item and head it is, how much of it is visible."""
+    """One line: the expression, the sizes, the batch item and head, the visible share."""
     frame = axes.frame
     area = int(hearing.keys[min(batch, hearing.keys.shape[0] - 1), min(head, hearing.keys.shape[1] - 1)].sum())
     parts = [repr(mask), axes.sizes]
@@ -85,19 +85,19 @@ def header(mask: Mask, axes: Axes, hearing: Hearing, *, batch: int, head: int) -
 
 
 def blocks_for(frame: Frame, most: int) -> tuple[int, int]:
-    """Positions a cell, by queries and by keys: powers of two that leave at most `most` cells a side.
+    """Queries and keys per cell: powers of two that give at most `most` cells per side.
 
     >>> blocks_for(Frame.of(1_000_000), 32), blocks_for(Frame.of(1, 100), 32)
     ((32768, 32768), (1, 4))
     """
     q_block, k_block = (1 << (-(-length // most) - 1).bit_length() for length in (frame.q_len, frame.k_len))
-    # With blocks on both sides, equal ones keep the diagonal a diagonal.
+    # Where both axes have blocks, equal sizes keep the diagonal a diagonal.
     larger = max(q_block, k_block)
     return (larger, larger) if min(q_block, k_block) > 1 else (q_block, k_block)
 
 
 def cells_of(kind: Tensor, *, single: bool) -> list[list[CellRole]]:
-    """What each cell is; `single` says that a cell is one query and one key."""
+    """The role of each cell; `single` means that a cell is one query and one key."""
 
     def role(value: int) -> CellRole:
         if single:
@@ -138,17 +138,17 @@ def _legend(one: Mask, q_block: int, k_block: int) -> list[Piece]:
     if one.has_ranges:
         rest = f"   [a, b) {ranges}{cell}"
     else:
-        rest = f"{cell}\n no range form: the keys that a query hears are not a few ranges"
+        rest = f"{cell}\n no range form: {one.range_obstacle}"
     return [*legend(shown), Piece(rest, "remark")]
 
 
 def legend(shown: Mapping[CellRole, str]) -> list[Piece]:
-    """What the glyphs mean, on one line."""
+    """The meaning of the glyphs, on one line."""
     pieces: list[Piece] = []
     for role, text in shown.items():
         pieces += [Piece(f"{'  ' if pieces else ''} {GLYPHS[role]}", role), Piece(f" {text}", "remark")]
     return pieces
 
 
-def _wrapped(warning: MaskWarning) -> str:
-    return textwrap.fill(str(warning), LINE, initial_indent=" ! ", subsequent_indent="   ", break_long_words=False)
+def _written(warning: MaskWarning) -> str:
+    return "\n".join(wrapped(f" ! {warning}", LINE, later="   "))

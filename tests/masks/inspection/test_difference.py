@@ -4,15 +4,16 @@ import textwrap
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rearview import RearviewError, causal, dense, dilated, documents, full, padding, per_head, prefix, where, window
-from rearview.masks.compare import MOST_EXAMPLES, Cell
+from rearview.masks.inspection.difference import MOST_EXAMPLES, Cell
 from tests.masks.strategies import LENGTH, masks_with_heads
 
 
 @given(masks_with_heads, masks_with_heads, st.integers(1, LENGTH), st.integers(1, LENGTH))
+@settings(deadline=None)
 def test_diff_is_brute_force(first, second, q_len: int, k_len: int):
     q_start = min(2, LENGTH - q_len)
     a, b = (mask.to_bool(q_len, k_len, q_start=q_start) for mask in (first, second))
@@ -63,7 +64,7 @@ def test_two_that_mean_the_same():
 
 def test_a_million_positions_by_ranges():
     found = ((causal() & window(4096)) | prefix(4)).diff(causal() & window(4096), 1_000_000)
-    # Queries 0, 1, 2 hear a little ahead; from 4096 on the window lets go of the prefix, one key at a time.
+    # Queries 0, 1 and 2 hear ahead; from 4096 on the window leaves the prefix, one key at a time.
     assert found.only_first == (3 + 2 + 1) + (1 + 2 + 3) + 4 * (1_000_000 - 4099)
     assert found.only_second == 0
     drawing = str(found)
@@ -71,7 +72,7 @@ def test_a_million_positions_by_ranges():
     assert "- only the first" in drawing
 
 
-def test_blocks_where_both_lose_something_are_marked():
+def test_blocks_with_differences_in_both_directions_are_marked():
     even = dense((torch.arange(64) % 2 == 0).expand(64, 64))
     drawing = str(even.diff(~even, 64))
     assert drawing.count("±") == 32 * 32 + 1
@@ -113,7 +114,7 @@ def test_words_must_be_as_many_as_were_compared():
 
 
 def test_too_many_pairs_to_draw_are_still_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rearview.masks.hearing.MOST_PAIRS_DRAWN", 100)
+    monkeypatch.setattr("rearview.masks.inspection.hearing.MOST_PAIRS_DRAWN", 100)
     found = dilated(1).diff(where(lambda i, j: j > 0), 12)
     assert str(found).splitlines()[-1] == "12 queries x 12 keys  ·  12 queries differ"
 

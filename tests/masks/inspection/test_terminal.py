@@ -20,8 +20,8 @@ from rearview import (
     where,
     window,
 )
-from rearview.masks.drawing import GLYPHS, Drawing
-from rearview.masks.labels import cut, width
+from rearview.drawing.cells import cut, width
+from rearview.drawing.text import GLYPHS, Drawing
 from tests.mask_families import FAMILIES
 
 WRONG: list[Any] = [[1, 2], 2.5]
@@ -186,7 +186,7 @@ def test_long_words_are_cut():
     assert width(cut("寿司が好き", 6)) <= 6
 
 
-def test_words_that_would_tear_the_drawing_are_written_out():
+def test_control_characters_in_words_are_written_out():
     drawing = causal().show(["\n", "\x1b[31m", " love", " ", "a\tb"])
     assert "\x1b" not in drawing
     for shown in ("\\n", "\\x1b[31m", "␣love", "␣", "a\\tb"):
@@ -226,7 +226,7 @@ def test_many_ranges_are_counted():
         (lambda: causal().show(True), "tokens: expected an integer of at least 1, got True."),
         (
             lambda: causal().show(WRONG[0]),
-            "tokens: expected words, got 1. For numbers instead of words give their count.",
+            "tokens: expected words, got 1. For positions without words give their number.",
         ),
         (lambda: causal().show("a", WRONG[1]), "keys: expected an integer of at least 1, got 2.5."),
         (lambda: causal().show("a", q_start=-1), "q_start: expected an integer of at least 0, got -1."),
@@ -237,7 +237,7 @@ def test_many_ranges_are_counted():
         (
             lambda: documents([0, 0]).show("a b c"),
             "documents(ids): expected an id for each of the 3 positions, got 2 ids. "
-            "Give one id a position of the whole sequence, those in the cache included.",
+            "Give one id per position of the whole sequence, the cached positions included.",
         ),
     ],
 )
@@ -248,9 +248,9 @@ def test_what_cannot_be_drawn_is_refused(call, message: str):
 
 
 def test_a_rule_over_too_many_pairs_is_refused_at_once():
-    with pytest.raises(Unsupported, match="no range form, so each of the pairs would have to be looked at"):
+    with pytest.raises(Unsupported, match="no range form, so every pair would have to be evaluated"):
         where(lambda i, j: i == j).show(1_000_000)
-    # One row of a million is no trouble.
+    # One row of a million is allowed.
     assert "1 query x 1,000,000 keys" in where(lambda i, j: i - j < 3).show(1, 1_000_000)
 
 

@@ -1,6 +1,6 @@
 """A mask from its text. The text is parsed, never evaluated: only mask constructors, `& | ~`, numbers and lists.
 
->>> from rearview.masks.parse import parse
+>>> from rearview.masks.parser import parse
 >>> parse("(causal() & window(3)) | prefix(1)")
 (causal() & window(3)) | prefix(1)
 >>> parse("causal() and window(3)")    # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -14,40 +14,25 @@ import ast
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import torch
-
+from rearview.drawing.cells import printable, width, wrapped
 from rearview.errors import BadExpression
-from rearview.masks.combine import per_head
-from rearview.masks.families import causal, chunks, full, prefix, window
-from rearview.masks.labels import printable, width
-from rearview.masks.mask import Mask
-from rearview.masks.packing import documents, padding
-from rearview.masks.unstructured import dense, dilated
+
+# The package imports every family, and so fills CONSTRUCTORS.
+from rearview.masks import Mask
+from rearview.masks.constructors import CONSTRUCTORS
 
 LONGEST_TEXT = 100_000
 DEEPEST = 100
-# Document ids may be any int64; what counts positions is held to less by the constructors.
+# Document ids may be any int64; the constructors check numbers of positions more strictly.
 LARGEST_NUMBER = 2**63 - 1
-# Characters of the text that an error shows on either side of the place it means.
+# Characters of the text that an error shows on either side of the place.
 CONTEXT = 36
+LINE = 100
 
-CONSTRUCTORS: dict[str, tuple[str, Callable[..., Mask]]] = {
-    "causal": ("causal()", causal),
-    "full": ("full()", full),
-    "window": ("window(n) or window(n, ahead=m)", window),
-    "prefix": ("prefix(n)", prefix),
-    "documents": ("documents([0, 0, 1, 1])", documents),
-    "padding": ("padding([3, 5])", padding),
-    "chunks": ("chunks(n)", chunks),
-    "dilated": ("dilated(step)", dilated),
-    "dense": ("dense([[1, 0], [1, 1]])", lambda tensor: dense(tensor)),
-    "per_head": ("per_head([causal(), window(2)])", lambda masks: per_head(masks)),
-}
 ALLOWED = (
-    f"Allowed: {', '.join(CONSTRUCTORS)};\n"
+    "\n".join(wrapped(f"Allowed: {', '.join(CONSTRUCTORS)};", LINE)) + "\n"
     "joined by & | ~ and parentheses; with whole numbers, True, False and lists as arguments."
 )
 
@@ -62,7 +47,7 @@ def parse(text: str) -> Mask:
         raise BadExpression(f"expected the text of a mask expression, got {type(text).__name__}")
     if len(text) > LONGEST_TEXT:
         raise BadExpression(f"the expression has {len(text):,} characters; at most {LONGEST_TEXT:,} are read")
-    # On one line, so that a column is a place in it; no string may occur that this could change.
+    # On one line, so that a column is a place in it. Strings, which this could change, are not allowed anyway.
     text = " ".join(text.split())
     if not text:
         raise BadExpression(f"the expression is empty.\n{ALLOWED}")
@@ -87,7 +72,7 @@ def _tree(text: str, reader: "_Reader") -> ast.expr:
         if "integer string conversion" in error.msg:
             reader.refuse_at(column, "the number is too large")
         summarised = "<" in text and ">" in text
-        hint = "; `<...>` stands for values that were too many to print" if summarised else ""
+        hint = "; `<...>` summarises values that were too many to print" if summarised else ""
         reader.refuse_at(column, f"this cannot be read: {error.msg}{hint}")
     except (RecursionError, MemoryError):
         raise BadExpression(f"the expression is nested too deeply; at most {DEEPEST} levels are read") from None
@@ -99,7 +84,7 @@ class _Reader:
     def __init__(self, text: str):
         self.text = text
 
-    def read(self, node: ast.expr, depth: int) -> Any:
+    def read(self, node: ast.expr, depth: int) -> object:
         """A mask, a number, a bool or a list of those."""
         if depth > DEEPEST:
             self.refuse(node, f"the expression is nested too deeply; at most {DEEPEST} levels are read")
@@ -124,7 +109,7 @@ class _Reader:
     def mask(self, node: ast.expr, depth: int) -> Mask:
         found = self.read(node, depth + 1)
         if not isinstance(found, Mask):
-            self.refuse(node, "`&`, `|` and `~` stand between masks, and this is not one")
+            self.refuse(node, "`&`, `|` and `~` join masks, and this is not a mask")
         return found
 
     def call(self, node: ast.Call, depth: int) -> Mask:
@@ -133,7 +118,7 @@ class _Reader:
         name = node.func.id
         if name not in CONSTRUCTORS:
             self.explain_name(node.func)
-        form, constructor = CONSTRUCTORS[name]
+        constructor = CONSTRUCTORS[name]
         for argument in node.args:
             if isinstance(argument, ast.Starred):
                 self.refuse(argument, "`*` is not allowed; write the values out")
@@ -145,23 +130,17 @@ class _Reader:
         values = [self.read(argument, depth + 1) for argument in node.args]
         named = {keyword.arg: self.read(keyword.value, depth + 1) for keyword in node.keywords}
         try:
-            bound = inspect.signature(constructor).bind(*values, **named)  # type: ignore[arg-type]
+            bound = inspect.signature(constructor.make).bind(*values, **named)  # type: ignore[arg-type]
         except TypeError as error:
-            self.refuse(node, f"{name}(): {error}; write {form}")
-        if name == "dense":
-            bound.arguments["tensor"] = self.bits(node, bound.arguments["tensor"])
-        return constructor(*bound.args, **bound.kwargs)
+            self.refuse(node, f"{name}(): {error}; write {constructor.form}")
+        if constructor.read is not None:
+            try:
+                bound.arguments = {key: constructor.read(value) for key, value in bound.arguments.items()}
+            except ValueError as error:
+                self.refuse(node, str(error))
+        return constructor.make(*bound.args, **bound.kwargs)
 
-    def bits(self, node: ast.Call, rows: Any) -> torch.Tensor:
-        try:
-            tensor = torch.tensor(rows)
-        except (TypeError, ValueError, RuntimeError):
-            tensor = torch.tensor([2])
-        if tensor.is_floating_point() or not bool(((tensor == 0) | (tensor == 1)).all()):
-            self.refuse(node, "dense takes rows of equal length, of 0 and 1 or of True and False")
-        return tensor.bool()
-
-    # Refusals: each says what to write instead.
+    # Errors: each one names what to write instead.
 
     def explain(self, node: ast.expr) -> NoReturn:
         match node:
@@ -174,22 +153,22 @@ class _Reader:
             case ast.Name():
                 self.explain_name(node)
             case ast.Attribute():
-                self.refuse_at(self.column(node.value, end=True), "nothing of a mask can be reached with `.` here")
+                self.refuse_at(self.column(node.value, end=True), "attributes are not allowed in a mask expression")
             case ast.Constant():
                 self.refuse(node, f"{type(node.value).__name__} values are not allowed here")
             case ast.BinOp() | ast.UnaryOp():
-                self.refuse(node, "there is no arithmetic here; masks are joined by `&`, `|` and `~`")
+                self.refuse(node, "arithmetic is not allowed; masks are joined by `&`, `|` and `~`")
             case _:
                 self.refuse(node, "this is not part of a mask expression")
 
     def explain_name(self, node: ast.Name) -> NoReturn:
         name = node.id
         if name in CONSTRUCTORS:
-            self.refuse(node, f"`{name}` is called: write {CONSTRUCTORS[name][0]}")
+            self.refuse(node, f"`{name}` must be called: write {CONSTRUCTORS[name].form}")
         if name == "where":
-            self.refuse(node, "`where` takes a function, and text cannot bring one; use it from Python")
+            self.refuse(node, "`where` takes a function, which text cannot hold; use it from Python")
         close = difflib.get_close_matches(name.lower(), CONSTRUCTORS, n=1)
-        hint = f"; did you mean {CONSTRUCTORS[close[0]][0]}?" if close else ""
+        hint = f"; did you mean {CONSTRUCTORS[close[0]].form}?" if close else ""
         self.refuse(node, f"there is no mask `{_excerpt(name, 0)[0]}`{hint}")
 
     def refuse(self, node: ast.expr, why: str) -> NoReturn:
@@ -206,7 +185,7 @@ class _Reader:
 
 
 def _excerpt(text: str, column: int) -> tuple[str, int]:
-    """The text around a column, safe to print, and the cells before that column."""
+    """The text around a column, safe to print, and the number of terminal cells before that column."""
     first, end = max(0, column - CONTEXT), min(len(text), column + CONTEXT)
     before = ("…" if first else "") + printable(text[first:column])
     return before + printable(text[column:end]) + ("…" if end < len(text) else ""), width(before)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks.exchange.flex import MaskMod
-from rearview.masks.exchange.from_mask_mod import evaluated
+from rearview.masks.exchange.mask_mod import evaluated
 from rearview.masks.frame import Frame, whole_number
-from rearview.masks.mask import Mask
+from rearview.masks.mask import Mask, family
 from rearview.masks.tiles import FULL, PARTIAL
 from rearview.masks.unstructured import Where
 
@@ -25,15 +25,11 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 
-class Blocks(Where):
-    """What a BlockMask says, for the queries and keys that it was made for."""
+@family()
+class BlockRule(Where):
+    """The rule of a BlockMask, for the queries and keys that it was made for."""
 
-    __slots__ = ("frame",)
     frame: Frame
-
-    def __init__(self, rule: MaskMod, frame: Frame, batch: int | None, heads: int | None):
-        super().__init__(rule, True, batch, heads)
-        object.__setattr__(self, "frame", frame)
 
     def _check(self, frame: Frame) -> None:
         own = self.frame
@@ -41,8 +37,8 @@ class Blocks(Where):
             raise BadArgument(
                 "from_block_mask(block_mask)",
                 expected=f"queries at {frame.q_start}..{frame.q_end - 1} over {frame.k_len} keys",
-                came=f"a BlockMask for queries at {own.q_start}..{own.q_end - 1} over {own.k_len} keys",
-                advice="A BlockMask knows its own size only; where its first row stands is said with q_start.",
+                got=f"a BlockMask for queries at {own.q_start}..{own.q_end - 1} over {own.k_len} keys",
+                advice="A BlockMask covers its own size only; q_start gives the position of its first row.",
             )
 
     def __repr__(self) -> str:
@@ -54,8 +50,8 @@ def from_block_mask(
 ) -> Mask:
     """A mask with exactly the meaning of a `BlockMask`: full blocks, partial blocks by its mask_mod, no others.
 
-    Its rows stand at the last positions of its keys unless `q_start` says otherwise. Lists of one batch item or
-    head serve all of them; if the mask_mod looks at that index, say for how many: `batch=4`.
+    Its rows are at the last positions of its keys unless `q_start` says otherwise. Lists of one batch item or
+    head serve all of them; if the mask_mod reads that index, declare its number: `batch=4`.
 
     >>> from torch.nn.attention.flex_attention import create_block_mask
     >>> made = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 3, 3, device="cpu", BLOCK_SIZE=2)
@@ -63,8 +59,8 @@ def from_block_mask(
     [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
     if not hasattr(block_mask, "kv_num_blocks"):
-        came = type(block_mask).__name__
-        raise BadArgument("from_block_mask(block_mask)", expected="a FlexAttention BlockMask", came=came)
+        got = type(block_mask).__name__
+        raise BadArgument("from_block_mask(block_mask)", expected="a FlexAttention BlockMask", got=got)
     q_len, k_len = block_mask.seq_lengths
     frame = Frame.of(q_len, k_len, q_start)
     q_block, k_block = block_mask.BLOCK_SIZE
@@ -80,7 +76,7 @@ def from_block_mask(
             return here == FULL
         return (here == FULL) | ((here == PARTIAL) & evaluated(mask_mod, b, h, row, key))
 
-    return Blocks(rule, frame, batch, heads)
+    return BlockRule(rule, True, batch, heads, frame)
 
 
 def _kinds(block_mask: BlockMask) -> Tensor:
@@ -98,11 +94,11 @@ def _kinds(block_mask: BlockMask) -> Tensor:
         if indices.shape[-2] != rows:
             raise Unsupported(
                 "from_block_mask(block_mask)",
-                [f"it was sliced: {indices.shape[-2]} rows of blocks are left of the {rows} for its {q_len} queries"],
-                advice="Convert the whole BlockMask, and ask the mask for the queries that you want with q_start.",
+                [f"it was sliced: it has {indices.shape[-2]} of the {rows} rows of blocks for its {q_len} queries"],
+                advice="Convert the whole BlockMask, and choose queries with q_start when you use the mask.",
             )
         listed = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
-        # What stands behind the listed blocks means nothing; it goes to one column more, which is cut off.
+        # Entries after the listed blocks mean nothing; they go to an extra column, which is cut off.
         place = torch.where(listed, indices, columns).long()
         grid = torch.zeros(*place.shape[:-1], columns + 1, dtype=torch.int8, device=indices.device)
         grid = grid.scatter_(-1, place, name)[..., :columns]
@@ -116,7 +112,7 @@ def _mod_for_partial_blocks(block_mask: BlockMask, kind: Tensor) -> MaskMod | No
     try:
         block_mask.mask_mod(*torch.zeros(4, dtype=torch.long, device=kind.device).unbind())
     except RuntimeError as error:
-        # Slicing replaces the mask_mod by a function that raises: it no longer knows which rows and items it has.
+        # Slicing replaces the mask_mod by a function that raises: it no longer knows its rows and items.
         raise Unsupported(
             "from_block_mask(block_mask)",
             [f"it has partial blocks and its mask_mod raises: {str(error).split('. ')[0]}"],
@@ -125,7 +121,7 @@ def _mod_for_partial_blocks(block_mask: BlockMask, kind: Tensor) -> MaskMod | No
     return block_mask.mask_mod
 
 
-def _size(listed: int, said: int | None, axis: str) -> int | None:
-    if listed > 1 and said not in (None, listed):
-        raise BadArgument(axis, expected=f"{listed}, as in the block lists", came=said)
-    return listed if listed > 1 else None if said is None else whole_number(said, axis, at_least=1)
+def _size(listed: int, declared: int | None, axis: str) -> int | None:
+    if listed > 1 and declared not in (None, listed):
+        raise BadArgument(axis, expected=f"{listed}, as in the block lists", got=declared)
+    return listed if listed > 1 else None if declared is None else whole_number(declared, axis, at_least=1)

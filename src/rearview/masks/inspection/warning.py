@@ -1,4 +1,4 @@
-"""What a reader would want to be told about a mask: rows that hear nothing, a visible future, inverted polarity.
+"""Likely mistakes in a mask: rows that hear nothing, a visible future, inverted polarity.
 
 >>> from rearview import causal, padding
 >>> for warning in (causal() & padding([0, 2])).warnings(2):
@@ -12,12 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rearview.drawing.cells import counted
 from rearview.masks.frame import Frame
-from rearview.masks.hearing import Hearing, hearing_of
-from rearview.masks.labels import counted
+from rearview.masks.inspection.hearing import Hearing, hearing_of
 from rearview.masks.mask import Mask
 
-# Runs of positions that a message names before it says how many more there are.
+# Runs of positions that a message names; further ones are an ellipsis.
 RUNS_NAMED = 4
 
 
@@ -31,7 +31,7 @@ class MaskWarning:
 
 
 def warnings_of(mask: Mask, frame: Frame) -> tuple[MaskWarning, ...]:
-    """At most one warning of a kind; each names the first batch item and head where it holds.
+    """At most one warning of each kind; it names the first batch item and head that it applies to.
 
     A mask *looks inverted* when no query hears itself, most of what is heard lies ahead, and most of what lies
     ahead is heard: its negation then hears every query's own position and mostly looks back.
@@ -46,7 +46,7 @@ def warnings_of(mask: Mask, frame: Frame) -> tuple[MaskWarning, ...]:
 
 
 def warnings_from(hearing: Hearing, mask: Mask, frame: Frame) -> tuple[MaskWarning, ...]:
-    """`warnings_of` for one who has counted already."""
+    """`warnings_of` for counts that are already there."""
     found = (_empty_rows(mask, frame, hearing), _visible_future(mask, frame, hearing), _inverted(mask, frame, hearing))
     return tuple(warning for warning in found if warning)
 
@@ -101,7 +101,7 @@ def _share(count: int, frame: Frame) -> str:
 
 
 def _first_item(mask: Mask, rows: Tensor) -> tuple[str, Tensor, str]:
-    """The first batch item and head with such a row: its name, its rows, and what to say of the others."""
+    """The first batch item and head with such a row: its name, its rows, and a remark on the others."""
     items = rows.any(-1).nonzero()
     batch, head = items[0].tolist()
     axes = (("batch item", batch, mask.batch), ("head", head, mask.heads))

@@ -1,0 +1,1 @@
+"""Masks for people: drawings in the terminal, pictures, differences and warnings."""

@@ -1,0 +1,151 @@
+"""Trees: each position hears its ancestors and itself. Prefix trees, shared prompts, speculative decoding.
+
+>>> from rearview import tree
+>>> print(tree([-1, 0, 1, 1, 3, 0]).show("The cat sat ran away dog"))    # doctest: +ELLIPSIS
+tree([-1, 0, 1, 1, 3, 0])  ·  6 queries x 6 keys  ·  41.7 % visible
+...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rearview.errors import BadArgument
+from rearview.masks.constructors import expression
+from rearview.masks.data import as_data, described, is_readable, printed
+from rearview.masks.families import Causal
+from rearview.masks.frame import Frame, whole_number
+from rearview.masks.mask import Mask, family
+from rearview.masks.paths import Paths
+from rearview.masks.runs import are_few
+from rearview.masks.spans import Spans
+from rearview.masks.tree_runs import TreeRuns
+
+
+@family("tree")
+class Tree(Paths):
+    argument, entry = "tree(parents)", "parent"
+
+    @property
+    def _runs(self) -> TreeRuns:
+        return self._derive("runs", lambda: TreeRuns.of(self.data.view(-1, self.data.shape[-1])))
+
+    @property
+    def positions(self) -> Tensor:
+        return self._runs.depths.view_as(self.data)
+
+    @property
+    def has_ranges(self) -> bool:
+        return not is_readable(self.data) or are_few(self._runs.most, self.data.shape[-1])
+
+    @property
+    def range_obstacle(self) -> str | None:
+        return None if self.has_ranges else f"the ancestors of one position lie in {self._runs.most:,} separate runs"
+
+    def along(self, mask: Mask) -> Mask:
+        # Ancestors come before their descendants, so there is nothing that a causal mask would forbid.
+        return self if isinstance(mask, Causal) else Paths.along(self, mask)
+
+    def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        length = self.data.shape[-1]
+        entered, left = (step.to(key.device) for step in self._runs.intervals)
+        first = 0 if self.data.ndim == 1 else batch * length
+        one, other = first + query.clamp(0, length - 1), first + key.clamp(0, length - 1)
+        now = entered[one]
+        return (entered[other] <= now) & (now < left[other]) & (query >= 0)
+
+    def _spans(self, frame: Frame, device: torch.device) -> Spans:
+        rows, known = self._rows(frame)
+        edges = [edge.unsqueeze(1).to(device) for edge in self._runs.at(rows)]
+        if frame.q_start < 0:
+            edges = [edge.masked_fill(~known.to(device).view(-1, 1), frame.k_len) for edge in edges]
+        return Spans.in_order(*edges, q_len=frame.q_len, k_len=frame.k_len)
+
+    def __repr__(self) -> str:
+        return f"tree({printed(self.data, 'parents')})"
+
+
+@expression("tree([-1, 0, 0])")
+def tree(parents: Sequence[int] | Sequence[Sequence[int]] | Tensor, *, after: int = 0) -> Paths:
+    """Each position hears its ancestors and itself: `parents[i]` is the position before i on its path, -1 at a root.
+
+    `parents` is [T], or [batch, T] when the items differ. Parents come before their children, in any such order, and
+    a row may hold several trees. With `after`, the trees follow on that many positions of plain causal text, such as
+    a cache: parents count from the first node, and each root follows on the last position of the text.
+    `tree(parents).positions` are the depths, which are the positions for the model.
+
+    >>> tree([-1, 0, 0]).to_bool(3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+    >>> tree([-1, 0, -1], after=2)
+    tree([-1, 0, 1, 2, 1])
+    """
+    expected = "integer parents [T] or [batch, T], at least one"
+    tensor = as_data(parents, "tree(parents)", expected=expected)
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if tensor.ndim not in (1, 2) or not whole or tensor.numel() == 0:
+        raise BadArgument("tree(parents)", expected=expected, got=described(tensor))
+    tensor = tensor.long()
+    node = torch.arange(tensor.shape[-1], device=tensor.device)
+    wrong = (tensor < -1) | (tensor >= node)
+    if is_readable(tensor) and bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        raise BadArgument(
+            "tree(parents)",
+            expected="-1 for a root, or a position before the node's own",
+            got=f"{int(tensor[tuple(at)])} at position {at[-1]}",
+            advice="Order the nodes so that parents come before their children.",
+        )
+    after = whole_number(after, "after", at_least=0)
+    if after:
+        text = torch.arange(-1, after - 1, device=tensor.device).expand(*tensor.shape[:-1], after)
+        tensor = torch.cat([text, torch.where(tensor < 0, after - 1, tensor + after)], -1)
+    return Tree(tensor)
+
+
+@expression("shared_prefix(4, [2, 3])")
+def shared_prefix(
+    prompt_length: int | Sequence[int] | Tensor, answer_lengths: Sequence[int] | Sequence[Sequence[int]] | Tensor
+) -> Paths:
+    """One prompt with many answers, stored once: each answer hears the prompt and itself, and no other answer.
+
+    The row holds the prompt and then the answers. For several prompts in one row, give their lengths, and for each
+    one the lengths of its answers: the row holds the first prompt, its answers, the second prompt, and so on.
+    The result is a `tree`; its `positions` let every answer count on from the prompt.
+
+    >>> shared_prefix(2, [2, 1]).to_bool(5).int().tolist()
+    [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]
+    >>> shared_prefix(2, [2, 1]).positions.tolist()
+    [0, 1, 2, 3, 2]
+    """
+    prompts, groups = _plain(prompt_length), _plain(answer_lengths)
+    if not isinstance(prompts, list):
+        prompts, groups = [prompts], [groups]
+    lists = [each for each in groups if isinstance(each, list)] if isinstance(groups, list) else []
+    if not isinstance(groups, list) or not len(prompts) == len(groups) == len(lists):
+        expected = "the answer lengths of each prompt: [2, 3] for one, [[2, 3], [1]] for two"
+        raise BadArgument("shared_prefix(answer_lengths)", expected=expected, got=repr(answer_lengths))
+    firsts: list[int] = []
+    branches: list[int] = []
+    place = 0
+    for prompt, answers in zip(prompts, lists, strict=True):
+        prompt = whole_number(prompt, "shared_prefix(prompt_length)", at_least=0)
+        answers = [whole_number(each, "shared_prefix(answer_lengths)", at_least=0) for each in answers]
+        last = place + prompt - 1 if prompt else -1
+        for length, branch in [(prompt, -1), *((answer, last) for answer in answers)]:
+            if length:
+                firsts.append(place)
+                branches.append(branch)
+            place += length
+    if place == 0:
+        raise BadArgument("shared_prefix(prompt_length)", expected="at least one token in all", got="0 tokens")
+    parents = torch.arange(-1, place - 1)
+    parents[torch.tensor(firsts)] = torch.tensor(branches)
+    return Tree(parents)
+
+
+def _plain(values: object) -> object:
+    values = values.tolist() if isinstance(values, Tensor) else values
+    return [_plain(each) for each in values] if isinstance(values, Sequence) else values
