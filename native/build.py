@@ -3,9 +3,9 @@
     python native/build.py                      # into the package, only what changed
     python native/build.py --kernel reference   # the naive definition behind the same interface, to test the binding
 
-The build of the package (hatch_build.py), `make native` and the tests all come here. The library has a plain C
-interface: it is built once for a platform and knows neither Python nor torch. Environment: CXX names the compiler,
-CXXFLAGS and LDFLAGS are added.
+The build of the package (hatch_build.py), `make native` and the tests use this module. The library has a plain C
+interface: it is built once per platform and depends neither on Python nor on torch. Environment: CXX names the
+compiler, CXXFLAGS and LDFLAGS are added.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from pathlib import Path
 NATIVE = Path(__file__).resolve().parent
 OBJECTS = NATIVE.parent / "build" / "native"
 PACKAGE = NATIVE.parent / "src" / "rearview" / "attention" / "engines" / "native"
-# In a folder of its own: beside Python files it would be taken for a module.
+# In a separate folder: next to Python files it would be taken for a module.
 LIBRARY = PACKAGE / "lib" / "librearview.so"
-# Why there is no library, for whoever asks for the engine: one sentence, written where the library would be.
+# If there is no library, this file in its place has the reason, one sentence, for the messages of the engine.
 NOT_BUILT = PACKAGE / "lib" / "not_built.txt"
 
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-pthread"),
     *("-Wall", "-Wextra"),
-    # GCC says these of its own intrinsics and of std::sort; clang does not know all of them.
+    # GCC warns about its own intrinsics and std::sort; clang does not know all of these options.
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-array-bounds", "-Wno-unknown-warning-option"),
 )
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c")
-# One file an instruction set, each with its own flags: (file, macro that says it is there, flags).
+# One file per instruction set: (file, macro that tells that it was compiled, flags).
 INSTRUCTION_SETS = (
     ("avx2.cpp", "RV_WITH_AVX2", AVX2),
     ("avx512.cpp", "RV_WITH_AVX512", AVX512),
@@ -51,7 +51,7 @@ INSTRUCTION_SETS = (
 
 
 class BuildFailed(Exception):
-    """In one sentence, with what the compiler said behind it."""
+    """Why the build failed, in one sentence, followed by the output of the compiler."""
 
     def __init__(self, why: str, said: str = ""):
         self.why, self.said = why, said
@@ -60,7 +60,7 @@ class BuildFailed(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """One translation unit with flags of its own."""
+    """One translation unit with its flags."""
 
     path: Path
     flags: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Compiler:
     def find(cls) -> Compiler:
         named = os.environ.get("CXX")
         for name in [named] if named else ["c++", "g++", "clang++"]:
-            # A program, whatever is in its name; or one with arguments.
+            # CXX is the path of a program, which may contain spaces, or a program with arguments.
             command = (name,) if shutil.which(name) else _words("CXX", name)
             if command and shutil.which(command[0]):
                 return cls(command)
@@ -92,20 +92,20 @@ class Compiler:
         return said.splitlines()[0] if said else ""
 
     def takes(self, flags: Sequence[str], *, linking: bool = False) -> bool:
-        """Does it compile (or link) an empty program with these flags?"""
+        """Whether the compiler accepts these flags for an empty program."""
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "empty.out"
             mode = ["-shared", "-fPIC"] if linking else ["-c"]
             return self._call([*flags, *mode, "-x", "c++", "-", "-o", str(target)]).returncode == 0
 
     def compile(self, sources: Sequence[Source], folder: Path) -> list[Path]:
-        """Objects of the sources; those that nothing changed for are left as they are."""
+        """The objects of the sources. Objects that are up to date are not compiled again."""
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             return list(pool.map(lambda source: self._object(source, folder), sources))
 
     def link(self, objects: Iterable[Path], target: Path, flags: Sequence[str]) -> None:
-        # Beside the target and renamed: whoever has the old one loaded keeps it whole.
+        # Written next to the target and renamed, so that processes which have the old library loaded keep it.
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         extra = _words("LDFLAGS", os.environ.get("LDFLAGS", ""))
@@ -137,7 +137,7 @@ class Compiler:
 
     def _call(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:
-            # What it says may be in any encoding.
+            # The output may be in any encoding.
             return subprocess.run(
                 [*self.command, *words], input="", capture_output=True, text=True, errors="replace", check=False
             )
@@ -156,25 +156,25 @@ def _is_fresh(target: Path, needs: Path, stamp: Path, made_by: str) -> bool:
     if not (target.exists() and needs.exists() and stamp.exists()) or stamp.read_text() != made_by:
         return False
     made = target.stat().st_mtime_ns
-    # As rules of make: behind a colon, spaces in names escaped.
+    # A rule of make: after a colon, with spaces in names escaped.
     rule = needs.read_text().replace("\\\n", " ").split(": ", 1)[1]
     files = [file.replace("\\ ", " ") for file in re.split(r"(?<!\\)\s+", rule.strip())]
     return all(Path(file).exists() and Path(file).stat().st_mtime_ns <= made for file in files)
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[None]:
-    """One build at a time: tests in several processes share the objects."""
-    import fcntl  # not on Windows, where nothing is built
+def locked(kernel: str = "native") -> Iterator[None]:
+    """Allow one build of a kernel at a time: tests in several processes share the objects."""
+    import fcntl  # Not available on Windows, where nothing is built.
 
     OBJECTS.mkdir(parents=True, exist_ok=True)
-    with (OBJECTS / "lock").open("w") as file:
+    with (OBJECTS / f"{kernel}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def kernel_sources(compiler: Compiler, extra: Sequence[str] = (), *, only: str | None = None) -> list[Source]:
-    """The kernel: what runs anywhere, and the instruction sets (or `only` one) that this compiler can make."""
+    """The sources of the kernel: the portable part, and instruction sets (or `only` one) that the compiler supports."""
     folder, flags = NATIVE / "src", tuple(extra)
     sets, macros = [], []
     if compiler.is_x86:
@@ -183,11 +183,11 @@ def kernel_sources(compiler: Compiler, extra: Sequence[str] = (), *, only: str |
                 sets.append(Source(folder / file, (*flags, *own)))
                 macros.append(f"-D{macro}=1")
     others = sorted(path for path in folder.glob("*.cpp") if path.name not in {file for file, _, _ in INSTRUCTION_SETS})
-    # Which sets there are is told to those that choose between them.
+    # The sources that choose between instruction sets are told which ones were compiled.
     return [*(Source(path, (*flags, *macros)) for path in others), *sets]
 
 
-# The definition, and what puts it behind the interface.
+# The definition, and the file that gives it the interface of the kernel.
 REFERENCE = ("reference.cpp", "reference_statistics.cpp", "reference_library.cpp")
 
 
@@ -212,8 +212,7 @@ def build(target: Path, *, kernel: str = "native") -> None:
         newest = max(each.stat().st_mtime_ns for each in objects)
         if made and stamp.exists() and stamp.read_text() == made and target.stat().st_mtime_ns >= newest:
             return
-        # Its own copy of the C++ runtime, and nobody else's business, where that can be: one build then runs on older
-        # systems too, beside any other.
+        # With its own private copy of the C++ runtime, if possible, one build runs on older systems too.
         wanted = ("-static-libstdc++", "-static-libgcc", f"-Wl,--version-script={NATIVE / 'exports.map'}")
         compiler.link(objects, target, ["-shared", *(flag for flag in wanted if compiler.takes([flag], linking=True))])
         stamp.write_text(f"{target} {kernel} {target.stat().st_mtime_ns}")
@@ -226,7 +225,7 @@ def move_out(folder: Path) -> None:
 
 
 def install(*, kernel: str = "native") -> str | None:
-    """Build into the package, as REARVIEW_NATIVE says. None, or why there is no library; `require` raises instead."""
+    """Build into the package as REARVIEW_NATIVE says. Returns None, or why there is no library; `require` raises."""
     wanted = os.environ.get("REARVIEW_NATIVE", "1")
     if wanted not in ("0", "1", "require"):
         raise BuildFailed(f"REARVIEW_NATIVE: expected 0, 1 or require, got {wanted!r}")
@@ -235,7 +234,7 @@ def install(*, kernel: str = "native") -> str | None:
             raise BuildFailed("it was left out (REARVIEW_NATIVE=0)")
         build(LIBRARY, kernel=kernel)
     except BuildFailed as failure:
-        # No older library is left to be taken for the new one.
+        # An older library must not be taken for the new one.
         LIBRARY.unlink(missing_ok=True)
         if wanted == "require":
             raise
@@ -250,7 +249,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kernel", choices=("native", "reference"), default="native", help="what to build (native)")
     parser.add_argument(
-        "--optional", action="store_true", help="say nothing of a success, and succeed without a library"
+        "--optional", action="store_true", help="print nothing on success, and succeed without a library"
     )
     args = parser.parse_args()
     try:

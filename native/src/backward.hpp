@@ -1,9 +1,9 @@
-// Backward: each tile of keys walks over the blocks of queries that hear it, with weights computed again from the saved
-// log-sum-exp (https://arxiv.org/abs/2205.14135, algorithm 4).
+// Backward: each tile of keys loops over the blocks of queries that hear it. Weights are recomputed from the saved log-
+// sum-exp (https://arxiv.org/abs/2205.14135, algorithm 4).
 //
-// The gradients of a tile's keys and values are summed by one thread in one order. Those of the queries are summed over
-// tiles: by one thread as well where there are heads enough, else in a few chunks of tiles that are added up in order at
-// the end. How many chunks there are depends on the shape alone, so the thread count changes nothing.
+// The gradients of the keys and values of a tile are summed by one thread in a fixed order. Those of the queries are
+// summed over tiles: by one thread if there are enough heads, otherwise in a few chunks of tiles that are added in
+// order at the end. The number of chunks depends only on the shape, so the thread count does not change the result.
 #pragma once
 
 #include "chunks.hpp"
@@ -14,7 +14,7 @@
 
 namespace RV_NAMESPACE {
 
-// A block of queries with all that a tile needs of it.
+// A block of queries, with everything that a tile needs of it.
 template <class Kind> struct QueryBlock {
     using Acc = typename Kind::Acc;
     using Pack = typename Kind::Pack;
@@ -22,9 +22,9 @@ template <class Kind> struct QueryBlock {
     Dropout<Acc> dropout;
     Pack *query, *d_out;               // [dim, lane]
     Pack *query_across, *d_out_across; // [lane, dim]
-    Acc lse[LANES], exponent[LANES];   // inf where nothing was heard; x log2(e)
-    Acc delta[LANES];                  // the row sums of weight x its gradient
-    bool large;                        // is some exponent?
+    Acc lse[LANES], exponent[LANES];   // in units of log 2; inf where nothing was heard
+    Acc delta[LANES];                  // the row sums of weight x gradient of the weight
+    bool large;                        // whether some exponent is that large
     Acc *d_query;                      // [dim, lane]
     bool touched;
 };
@@ -34,28 +34,29 @@ template <class Kind> class Backward {
     using Pack = typename Kind::Pack;
     static constexpr int W = WIDTH<Acc>;
 
-    // What all threads share.
+    // State shared by all threads.
     struct Plan {
         const rv_call &call;
         Rows rows;
         int64_t blocks, tiles, chunks;
-        int64_t batches, heads;     // tasks over these; the rest of the batch and the heads are done in one task
-        const int64_t *boundaries;  // of the chunks, in tiles: [chunks + 1]
-        Acc *partial;               // [chunk, batch, key head, block, dim, lane], where there are several chunks
+        int64_t batches, heads;     // the axes of tasks; a task does the rest of the batch and heads
+        const int64_t *boundaries;  // the boundaries of the chunks in tiles: [chunks + 1]
+        Acc *partial;               // [chunk, batch, key head, block, dim, lane], if there are several chunks
         uint8_t *partial_touched;   // [chunk, batch, key head, block]
     };
 
   public:
     static void run(const rv_call &call, int64_t threads) {
+        if (call.d_sinks) rv::share(call.heads, threads, sinks, &call);
         Plan plan{call, Rows(call), 0, (call.k_len + TILE - 1) / TILE, 1, call.batch, call.key_heads, nullptr, nullptr,
                   nullptr};
         plan.blocks = plan.rows.blocks();
         if (call.d_bias.data) {
-            // What adds to the same numbers of the bias is done by one thread.
+            // Work that adds to the same elements of the bias is done by one thread.
             if (call.d_bias.stride[0] == 0) plan.batches = 1;
             if (call.d_bias.stride[1] == 0) plan.heads = 1;
         }
-        // A bias that is the same for all keys is added to by all of their chunks.
+        // All chunks add to a bias that is the same for all keys.
         bool apart = !call.d_bias.data || call.d_bias.stride[3] != 0;
         plan.chunks = apart ? chunks_for(plan.batches * plan.heads, plan.tiles) : 1;
         std::unique_ptr<int64_t[]> boundaries(new int64_t[size_t(plan.chunks + 1)]);
@@ -89,6 +90,23 @@ template <class Kind> class Backward {
         }
     }
 
+    // A sink is a key without a value: the gradient of its score is weight x (0 - delta).
+    static void sinks(rv::Tasks &tasks, const void *argument) {
+        const rv_call &call = *static_cast<const rv_call *>(argument);
+        const Acc *lse = static_cast<const Acc *>(call.lse), *d_lse = static_cast<const Acc *>(call.d_lse);
+        Room room;
+        Acc *strip = room.take<Acc>(size_t(2 * round_up(call.value_dim, W)));
+        for (int64_t head; tasks.take(head);) {
+            double sink = double(static_cast<const Acc *>(call.sinks)[head]), sum = 0;
+            for (int64_t b = 0; b < call.batch && sink > -std::numeric_limits<double>::infinity(); b++)
+                for (int64_t q = 0, place = (b * call.heads + head) * call.q_len; q < call.q_len; q++, place++) {
+                    Acc delta = product_of(call, at(call.out, b, head, q), at(call.d_out, b, head, q), strip);
+                    sum -= std::exp(sink - double(lse[place])) * double(delta - (d_lse ? d_lse[place] : Acc(0)));
+                }
+            static_cast<Acc *>(call.d_sinks)[head] = Acc(sum);
+        }
+    }
+
     explicit Backward(const Plan &plan)
         : plan(plan), call(plan.call), tile(call, room), plain(is_plain(call)),
           query_depth(packs<Kind>(call.dim)), value_depth(packs<Kind>(call.value_dim)),
@@ -116,7 +134,7 @@ template <class Kind> class Backward {
         scores = room.take<Acc>(size_t(TILE * LANES));
         d_weights = room.take<Acc>(size_t(TILE * LANES));
         slope = plain ? nullptr : room.take<Acc>(size_t(TILE * LANES));
-        // Kinds of single numbers overwrite the scores in place: one form serves as A and as B.
+        // For kinds of single numbers, scores are overwritten in place: A and B have the same form.
         bool single = Kind::step == 1;
         weights = single ? reinterpret_cast<Pack *>(scores) : room.take<Pack>(size_t(TILE * LANES / 2));
         d_scores = single ? reinterpret_cast<Pack *>(d_weights) : room.take<Pack>(size_t(TILE * LANES / 2));
@@ -160,7 +178,7 @@ template <class Kind> class Backward {
         const Acc *lse = static_cast<const Acc *>(call.lse), *d_lse = static_cast<const Acc *>(call.d_lse);
         block.large = false;
         for (int lane = 0; lane < LANES; lane++) {
-            // exp(score - inf) is 0: a lane that heard nothing, or is not there, has no weights.
+            // exp(score - inf) is 0: the weights of a lane that heard nothing, or is unused, are 0.
             block.lse[lane] = block.exponent[lane] = std::numeric_limits<Acc>::infinity();
             block.delta[lane] = 0;
             if (lane >= lanes.count) continue;
@@ -170,18 +188,20 @@ template <class Kind> class Backward {
                 block.exponent[lane] = lse[at_row] * Acc(LOG2E);
                 block.large = block.large || std::abs(block.exponent[lane]) > LARGE_EXPONENT;
             }
-            block.delta[lane] = product_of(row(call.out, lanes, lane), row(call.d_out, lanes, lane)) -
+            block.delta[lane] = product_of(call, row(call.out, lanes, lane), row(call.d_out, lanes, lane), strip) -
                                 (d_lse ? d_lse[at_row] : Acc(0));
         }
         if (call.dropout) block.dropout.fill(call, lanes);
     }
 
-    // Null for a lane that is not there.
+    // Null for an unused lane.
     static const char *row(const rv_tensor &tensor, const Lanes &lanes, int lane) {
         return lane < lanes.count ? lanes.row(tensor, lane) : nullptr;
     }
 
-    Acc product_of(const char *a, const char *b) {
+    // Of two rows of an output; `strip` has room for both.
+    static Acc product_of(const rv_call &call, const char *a, const char *b, Acc *strip) {
+        int64_t value_width = round_up(call.value_dim, W);
         Acc *x = strip, *y = strip + value_width;
         read_row(a, call.dtype, x, call.value_dim, value_width);
         read_row(b, call.dtype, y, call.value_dim, value_width);
@@ -192,7 +212,7 @@ template <class Kind> class Backward {
         return total;
     }
 
-    // All that a tile of keys gets, and what it gives to the queries that hear it.
+    // The gradients of a tile of keys, and its part of the gradients of the queries that hear it.
     void keys(int64_t batch, int64_t key_head, int64_t from) {
         int64_t end = std::min(from + TILE, call.k_len), to = round_up(end, Kind::step);
         std::memset(d_key, 0, size_t((end - from) * query_width) * sizeof(Acc));
@@ -239,8 +259,8 @@ template <class Kind> class Backward {
                               block.d_query + lane, LANES, call.dim, columns, (part.to - part.from) / Kind::step, true);
     }
 
-    // Scores become weights, and the gradients of weights those of scores. Only keys that not all lanes hear pay for
-    // the mask, and only calls with options for those.
+    // Turns scores into weights, and gradients of weights into gradients of scores. Only keys that some lane does not
+    // hear cost a mask, and only calls with options cost these.
     void differentiate(QueryBlock<Kind> &block, const Cut<Acc> &cut, int v, int64_t from, int64_t to, int64_t origin) {
         block.large ? differentiate<true>(block, cut, v, from, to, origin)
                     : differentiate<false>(block, cut, v, from, to, origin);
@@ -258,8 +278,8 @@ template <class Kind> class Backward {
         differentiate<true, false, large>(block, v, outside, to, origin);
     }
 
-    // The exponent of a weight, where that of the log-sum-exp would be too coarse: the same product as in forward, so
-    // that a row with one key far above all others has a weight of exactly 1 there. No weight is above 1.
+    // The exponent of a weight where the log-sum-exp would be too coarse: the same product as in forward, so that a row
+    // with one key far above all others has a weight of exactly 1 there. No weight is above 1.
     RV_INLINE Vec<Acc> careful(Vec<Acc> score, Vec<Acc> lse) const {
         Vec<Acc> above = rounded(score * Acc(left_to_scale(call))) - lse;
         return select<Acc>(above > Acc(0), Vec<Acc>{}, above) * Acc(LOG2E);
@@ -276,7 +296,7 @@ template <class Kind> class Backward {
             for (int j = 0; j < Kind::step; j++) {
                 int64_t place = (key + j - origin) * LANES + v * W;
                 Vec<Acc> score = load(scores + place), power = score * factor - exponent;
-                // Lane by lane, and otherwise as ever: the bits of a row do not depend on how large others are.
+                // The choice is made per lane, so that the bits of a row do not depend on the size of other rows.
                 if (large) power = select<Acc>(is_large<Acc>(exponent), careful(score, lse), rounded(power));
                 Vec<Acc> w = exp2<Kind::exp_terms, Acc>(power);
                 Vec<Acc> dw = load(d_weights + place), kept = w;
@@ -290,12 +310,12 @@ template <class Kind> class Backward {
                 if (masked) {
                     heard = hears<Acc>(block.lanes, v, key + j);
                     kept = select<Acc>(heard, kept, Vec<Acc>{});
-                    // 0 x inf is NaN: a forbidden value whose gradient overflows must not be noticed either.
+                    // 0 x inf is NaN: a forbidden value whose gradient overflows must have no effect either.
                     ds = select<Acc>(heard, ds, Vec<Acc>{});
                 }
                 if (options && key + j < call.k_len) {
                     if (call.d_bias.data) add_to_bias(block.lanes, v, key + j, ds);
-                    // What a key that is not heard makes of the slope must not be noticed either.
+                    // The slope at a key that is not heard must have no effect either.
                     if (!plain) ds = select<Acc>(heard, ds * load(slope + place), Vec<Acc>{});
                 }
                 weight[j] = kept, d_score[j] = ds;
@@ -304,7 +324,7 @@ template <class Kind> class Backward {
         }
     }
 
-    // Weights and gradients of scores ALONG, a row of lanes for each key; the latter ACROSS as well.
+    // Weights and gradients of scores ALONG, with a row of lanes per key; the latter ACROSS as well.
     RV_INLINE void put(int64_t row, int v, const Vec<Acc> *weight, const Vec<Acc> *d_score) {
 #if defined(__AVX512BF16__)
         if constexpr (Kind::step == 2) {
@@ -353,7 +373,7 @@ template <class Kind> class Backward {
         }
     }
 
-    // The chunks' parts of the gradient of a block, in the order of the chunks.
+    // Adds the parts of the gradient of a block in the order of the chunks.
     static void add_up(rv::Tasks &tasks, const void *argument) {
         const Plan &plan = *static_cast<const Plan *>(argument);
         const rv_call &call = plan.call;
@@ -387,7 +407,7 @@ template <class Kind> class Backward {
     KeyTile<Kind> tile;
     const bool plain;
     const int64_t query_depth, value_depth; // packs
-    const int64_t query_width, value_width; // numbers, whole vectors
+    const int64_t query_width, value_width; // elements, padded to whole vectors
     QueryBlock<Kind> *blocks;
     Pack *weights, *d_scores, *d_scores_across;
     Acc *scores, *d_weights, *slope, *d_key, *d_value, *strip;

@@ -1,4 +1,4 @@
-// How the keys of a head are shared out where there are few heads: chunks of tiles of equal visible area.
+// Division of the keys of a head among tasks where there are few heads: chunks of tiles of equal visible area.
 #pragma once
 
 #include "keys.hpp"
@@ -8,15 +8,15 @@
 
 namespace RV_NAMESPACE {
 
-// For `heads` tasks that are there anyway. A function of the shape alone: the thread count must not change a sum.
+// The number of chunks for `heads` tasks. It depends only on the shape, because the thread count must not change a sum.
 inline int64_t chunks_for(int64_t heads, int64_t tiles) {
-    // Chunks cost memory and a pass more over the gradients of the queries: eight heads or more go without.
+    // Chunks cost memory and another pass over the gradients of the queries, so eight heads or more have none.
     constexpr int64_t HEADS_ENOUGH = 8, TASKS = 16, SHORTEST = 4; // in tiles
     if (heads < 1 || heads >= HEADS_ENOUGH) return 1;
     return std::max<int64_t>(1, std::min((TASKS + heads - 1) / heads, tiles / SHORTEST));
 }
 
-// The boundaries of the chunks, in tiles: [chunks + 1]. The area is that which the first head sees.
+// The boundaries of the chunks in tiles, [chunks + 1], by the visible area of the first head.
 inline void balance(const rv_call &call, const Rows &rows, int64_t tiles, int64_t chunks, int64_t *boundaries) {
     boundaries[0] = 0;
     boundaries[chunks] = tiles;
@@ -28,7 +28,7 @@ inline void balance(const rv_call &call, const Rows &rows, int64_t tiles, int64_
     for (int64_t block = 0; block < rows.blocks(); block++) {
         lanes.fill(call, rows, 0, 0, block);
         if (lanes.low >= lanes.high) continue;
-        // How many blocks hear each tile, as a running sum.
+        // The running sum of the number of blocks that hear each tile.
         area[size_t(lanes.low / TILE)]++;
         area[size_t((lanes.high - 1) / TILE + 1)]--;
     }

@@ -1,5 +1,5 @@
-// What is collected of the weights of one head, or of some of its queries, a part: for each key, each distance, each bin
-// of the map. Sums of a strip come in the type of the sums; sums of strips are double, however many there are.
+// Sums over the weights of one head, or of a part of its queries: per key, per distance, per bin of the map. The sums
+// of a strip are in the type of the sums; sums over strips are double.
 #pragma once
 
 #include "numbers.hpp"
@@ -10,8 +10,8 @@
 
 namespace RV_NAMESPACE {
 
-// A part in memory: received [key], histogram [bin], and two rows of the map, those of the bins that it shares with the
-// part before and the part behind it. In front of a row stands its bin, or -1; behind it, how many queries heard anything.
+// The memory of a part: received [key], histogram [bin], and two rows of the map, for the bins that it shares with the
+// previous and with the next part. Before a row is its bin, or -1; after it, the number of queries that heard anything.
 struct PartLayout {
     const int64_t keys, bins, columns;
 
@@ -24,14 +24,14 @@ struct PartLayout {
 
 template <class Acc> class Collected {
   public:
-    // Keys are counted up to the end of their last tile.
+    // The number of keys is rounded up to the end of the last tile.
     Collected(const rv_statistics_call &call, int64_t padded_keys, Room &room) : call(call), layout(call) {
         mass = room.take<double>(size_t(padded_keys));
         std::fill(mass, mass + padded_keys, 0.0);
         pooled = room.take<double>(size_t(layout.columns + 1));
     }
 
-    // Queries [first, end) of a head, into `to`, which has room for layout.size() numbers.
+    // Collects the queries [first, end) of a head into `to`, which has room for layout.size() numbers.
     void begin(int64_t head, int64_t first, int64_t end, double *to) {
         of_head = head, first_query = first, end_query = end;
         part = to;
@@ -39,22 +39,22 @@ template <class Acc> class Collected {
         part[layout.row(0)] = part[layout.row(1)] = -1;
     }
 
-    // Where the bin of a query ends, for this part.
+    // The end of the bin of a query, within this part.
     int64_t bin_end(int64_t query) const {
         return call.bin_width ? std::min(first_of(bin_of(query) + 1), end_query) : end_query;
     }
 
-    // The sums over some queries of a bin, for keys from `from` on.
+    // Adds the sums over some queries of a bin, for keys from `from` on.
     void add_columns(int64_t from, int64_t count, const Acc *sums) {
         low = std::min(low, from), high = std::max(high, from + count);
         for (int64_t i = 0; i < count; i++) mass[from + i] += double(sums[i]);
     }
 
-    // The sums by key position - query position, for the offsets [from, from + count).
+    // Adds the sums by key position - query position, for the offsets [from, from + count).
     void add_offsets(int64_t from, int64_t count, const Acc *sums) {
         double *histogram = part + layout.histogram();
         int64_t done = 0;
-        // From far back to the future: bin n ends with the distance 2^(n-2), bin 1 with 0.
+        // From the largest distance to the future: bin n ends with the distance 2^(n-2), bin 1 with 0.
         for (int64_t bin = layout.bins - 1; bin >= 0 && done < count; bin--) {
             int64_t end = bin == 0 ? count : (bin == 1 ? 1 : 1 - (int64_t(1) << (bin - 2))) - from;
             end = std::max(done, std::min(end, count));
@@ -63,15 +63,15 @@ template <class Acc> class Collected {
         }
     }
 
-    // All queries of a bin that the part has are added; so many of them hear anything.
+    // Called when all queries of a bin in this part have been added; `heard` of them hear anything.
     void end_bin(int64_t last_query, int64_t heard) {
-        high = std::min(high, layout.keys); // behind the last key stand zeros
+        high = std::min(high, layout.keys); // zeros follow the last key
         if (call.bin_width) pool(bin_of(last_query), double(heard));
         for (int64_t k = low; k < high; k++) part[k] += mass[k], mass[k] = 0;
         low = std::numeric_limits<int64_t>::max(), high = 0;
     }
 
-    // All parts of a head, added in order.
+    // Adds all parts of a head in order.
     void write(int64_t head, const double *parts, int64_t count) {
         of_head = head;
         auto sum = [&](int64_t index) {
@@ -83,7 +83,7 @@ template <class Acc> class Collected {
         Acc *histogram = static_cast<Acc *>(call.histogram) + head * layout.bins;
         for (int64_t k = 0; k < layout.keys; k++) received[k] = sum(k);
         for (int64_t n = 0; n < layout.bins; n++) histogram[n] = sum(layout.histogram() + n);
-        // The rows of one bin follow each other.
+        // The rows of one bin are consecutive.
         int64_t bin = -1;
         for (int64_t i = 0; i < 2 * count && call.bin_width; i++) {
             const double *row = parts + i / 2 * layout.size() + layout.row(i % 2);
@@ -127,13 +127,13 @@ template <class Acc> class Collected {
         static_cast<Acc *>(call.rows_heard)[row] = Acc(pooled[layout.columns]);
     }
 
-    // In as many sums side by side as become vectors.
+    // In several independent sums, which the compiler turns into vectors.
     template <class Number> static double sum_of_row(const Number *row, int64_t count) {
-        constexpr int BESIDE = 16;
-        double sums[BESIDE] = {}, total = 0;
+        constexpr int SUMS = 16;
+        double sums[SUMS] = {}, total = 0;
         int64_t i = 0;
-        for (; i + BESIDE <= count; i += BESIDE)
-            for (int lane = 0; lane < BESIDE; lane++) sums[lane] += double(row[i + lane]);
+        for (; i + SUMS <= count; i += SUMS)
+            for (int lane = 0; lane < SUMS; lane++) sums[lane] += double(row[i + lane]);
         for (; i < count; i++) total += double(row[i]);
         for (double sum : sums) total += sum;
         return total;
@@ -143,7 +143,7 @@ template <class Acc> class Collected {
     const PartLayout layout;
     double *mass, *pooled, *part = nullptr;
     int64_t of_head = 0, first_query = 0, end_query = 0;
-    // The keys that the bin has added to.
+    // The keys to which the bin has added.
     int64_t low = std::numeric_limits<int64_t>::max(), high = 0;
 };
 

@@ -1,4 +1,4 @@
-// The C interface: looks at the call, and takes the best instruction set that was built and that this machine has.
+// The C interface: checks the call and uses the fastest instruction set that was compiled and that this machine has.
 #include "kernel.hpp"
 
 #include <atomic>
@@ -68,7 +68,7 @@ bool is_tensor(const rv_tensor &tensor, int64_t dtype) {
 
 bool is_float(int64_t dtype) { return dtype >= RV_FLOAT32 && dtype <= RV_FLOAT64; }
 
-// What a call of any kind reads: sizes, query and key, ranges, bias.
+// Checks what every kind of call reads: sizes, query and key, ranges, bias.
 bool has_scores(const rv_call &call) {
     if (!is_float(call.dtype)) return false;
     if (call.batch < 0 || call.q_len < 0 || call.k_len < 0 || call.key_heads < 1 || call.heads < 1) return false;
@@ -78,22 +78,32 @@ bool has_scores(const rv_call &call) {
     return !call.bias.data || is_float(call.bias.dtype);
 }
 
+bool has_pages(const rv_call &call) {
+    if (!call.table || !call.lengths || call.block_size < 1) return false;
+    for (int64_t b = 0; b < call.batch; b++)
+        if (call.lengths[b] < 0 || call.lengths[b] > call.k_len) return false;
+    return true;
+}
+
 bool makes_sense(const rv_call *call, bool backward) {
     if (!call || !has_scores(*call)) return false;
     if (call->value_dim < 1 || call->value_dim > WIDEST_HEAD) return false;
     if (!(call->dropout >= 0 && call->dropout < 1)) return false;
-    if (!is_tensor(call->value, call->dtype) || !is_tensor(call->out, call->dtype)) return false;
+    if ((call->table || call->lengths) && (backward || !has_pages(*call))) return false;
+    int64_t sums = call->dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32;
+    bool unrounded = !backward && is_tensor(call->out, sums);
+    if (!is_tensor(call->value, call->dtype) || !(is_tensor(call->out, call->dtype) || unrounded)) return false;
     if (!backward) return true;
+    if (call->d_sinks && !call->sinks) return false;
     for (const rv_tensor *tensor : {&call->d_out, &call->d_query, &call->d_key, &call->d_value})
         if (!is_tensor(*tensor, call->dtype)) return false;
-    int64_t sums = call->dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32;
     return !call->d_bias.data || (call->bias.data && call->d_bias.dtype == sums);
 }
 
 bool makes_sense(const rv_statistics_call *call) {
     if (!call || !has_scores(call->attention)) return false;
     const rv_call &attention = call->attention;
-    if (attention.k_len < 1 || call->histogram_bins < 2) return false;
+    if (attention.k_len < 1 || call->histogram_bins < 2 || attention.table || attention.lengths) return false;
     for (const void *output : {call->entropy, call->top, call->distance, call->first, call->received, call->histogram})
         if (!output) return false;
     if (call->links < 0 || (call->links && !(call->link_weight && call->link_query && call->link_key))) return false;

@@ -1,4 +1,4 @@
-// Forward: each block of queries walks over the tiles that it hears with the running softmax of FlashAttention
+// Forward: each block of queries loops over the tiles that it hears, with the running softmax of FlashAttention
 // (https://arxiv.org/abs/2205.14135, algorithm 1).
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace RV_NAMESPACE {
 
 #if defined(__AVX512BF16__)
-// The bfloat16 numbers of two rows, one behind the other, as pairs.
+// The bfloat16 numbers of two consecutive rows, as pairs.
 RV_INLINE __m512i interleaved(__m512i both) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
                                            5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -19,7 +19,7 @@ RV_INLINE __m512i interleaved(__m512i both) {
 }
 #endif
 
-// Weights of two keys as one row of packs, or of one key as it is.
+// The weights of two keys as one row of packs, or of one key unchanged.
 template <class Kind>
 RV_INLINE void store_weights(typename Kind::Pack *to, Vec<typename Kind::Acc> first,
                              [[maybe_unused]] Vec<typename Kind::Acc> second) {
@@ -50,7 +50,8 @@ template <class Kind> class Forward {
         int64_t blocks = forward.rows.blocks();
         for (int64_t task; tasks.take(task);) {
             int64_t head = task / blocks;
-            // Late queries first: under a causal mask they have the most to do, and the small ones fill the gaps.
+            // Late queries first: under a causal mask they are the most work, and small tasks at the end balance the
+            // threads.
             forward.block(head / call.key_heads, head % call.key_heads, blocks - 1 - task % blocks);
         }
     }
@@ -77,11 +78,14 @@ template <class Kind> class Forward {
         for (int64_t e = 0; e < call.value_dim; e++)
             for (int v = 0; v < vectors; v++) store(out + e * LANES + v * W, Vec<Acc>{});
         int count = lanes.heard(intervals);
+        // Where two intervals share a tile, whether they are one or two would show in the last bits of the rows: whether
+        // other rows of the block hear what is between them.
+        int64_t grain = call.batch_invariant ? TILE : Kind::step, from = 0;
         for (int i = 0; i < count; i++) {
-            int64_t from = intervals[i].from - intervals[i].from % Kind::step;
-            while (from < intervals[i].to) {
-                int64_t tile_end = (from / TILE + 1) * TILE;
-                int64_t to = std::min(tile_end, round_up(intervals[i].to, Kind::step));
+            from = std::max(from, intervals[i].from - intervals[i].from % grain);
+            int64_t last = round_up(intervals[i].to, grain);
+            while (from < last) {
+                int64_t to = std::min((from / TILE + 1) * TILE, last);
                 tile(from, to);
                 from = to;
             }
@@ -94,16 +98,23 @@ template <class Kind> class Forward {
         if (!cut.count) return;
         keys.need(from - from % TILE);
         int vectors = lanes.vectors<Acc>();
+        int64_t keys_there = length_of(call, lanes.batch);
         Acc tile_top[LANES];
-        for (int v = 0; v < vectors; v++) store(tile_top + v * W, splat(NOTHING));
+        for (int v = 0; v < vectors; v++) {
+            store(tile_top + v * W, splat(NOTHING));
+            store(tile_total + v * W, Vec<Acc>{});
+        }
         bool as_they_are = plain && !cut.masked;
         for (int i = 0; i < cut.count; i++) {
             const Segment &part = cut.segments[i];
-            int64_t end = std::min(part.to, call.k_len);
-            Acc *to_scores = scores + (part.from - from) * LANES + part.first * W;
-            product<Kind, ALONG>(keys.keys(part.from), query + part.first * W, LANES, to_scores, LANES,
-                                 end - part.from, part.last - part.first, depth, false,
-                                 as_they_are ? tile_top + part.first * W : nullptr);
+            int64_t end = std::min(part.to, keys_there);
+            for (int64_t n = part.from, next; n < end; n = next) {
+                next = std::min(end, keys.end_of_keys(n));
+                Acc *to_scores = scores + (n - from) * LANES + part.first * W;
+                product<Kind, ALONG>(keys.keys(n), query + part.first * W, LANES, to_scores, LANES, next - n,
+                                     part.last - part.first, depth, false,
+                                     as_they_are ? tile_top + part.first * W : nullptr);
+            }
             if (as_they_are) continue;
             for (int v = part.first; v < part.last; v++) {
                 if (!plain) finish_scores<Acc>(call, lanes, v, part.from, end, from, scores, nullptr);
@@ -123,20 +134,21 @@ template <class Kind> class Forward {
                                   out + part.first * W, LANES, call.value_dim, part.last - part.first,
                                   (part.to - part.from) / Kind::step, true);
         }
+        for (int v = 0; v < vectors; v++) store(total + v * W, load(total + v * W) + load(tile_total + v * W));
     }
 
-    // Scores become weights exp(score - top), which `total` sums up.
+    // Turns scores into weights exp(score - top), whose sums go to `tile_total`.
     void weigh(int v, int64_t from, int64_t to, int64_t origin) {
         if (large) return weigh<true, true>(v, from, to, origin);
         call.dropout ? weigh<true, false>(v, from, to, origin) : weigh<false, false>(v, from, to, origin);
     }
 
     template <bool drops, bool apart> void weigh(int v, int64_t from, int64_t to, int64_t origin) {
-        Vec<Acc> factor = splat<Acc>(exponent()), offset = load(shift + v * W), sum{};
+        Vec<Acc> factor = splat<Acc>(exponent()), offset = load(shift + v * W), sum = load(tile_total + v * W);
         [[maybe_unused]] Vec<Acc> highest = load(level + v * W);
         auto power = [&](const Acc *row) {
             Vec<Acc> x = load(row) * factor - offset;
-            // Lane by lane, and otherwise as ever: the bits of a row do not depend on how large others are.
+            // The choice is made per lane, so that the bits of a row do not depend on the size of other rows.
             if (apart) x = select<Acc>(is_large<Acc>(offset), (load(row) - highest) * factor, rounded(x));
             return exp2<Kind::exp_terms, Acc>(x);
         };
@@ -154,17 +166,17 @@ template <class Kind> class Forward {
             }
             store_weights<Kind>(weights + (key - origin) / Kind::step * LANES + v * W, first, second);
         }
-        store(total + v * W, load(total + v * W) + sum);
+        store(tile_total + v * W, sum);
     }
 
-    // What a score is multiplied with to be the exponent of a power of 2.
+    // The factor from a score to the exponent of a power of 2.
     Acc exponent() const { return Acc(left_to_scale(call) * LOG2E); }
 
     void raise_top(const Acc *tile_top, int vectors) {
         Mask<Acc> above{};
         for (int v = 0; v < vectors; v++) {
             Vec<Acc> before = load(top + v * W), after = larger<Acc>(before, load(tile_top + v * W));
-            // A lane that has heard nothing so far has the top -inf; 0 in its place keeps -inf - -inf from being NaN.
+            // A lane that has heard nothing so far has the top -inf; it is replaced by 0, because -inf - -inf is NaN.
             Vec<Acc> finite = after == splat(NOTHING) ? Vec<Acc>{} : after;
             store(level + v * W, finite);
             store(shift + v * W, finite * exponent());
@@ -189,11 +201,9 @@ template <class Kind> class Forward {
             for (int64_t e = 0; e < padded; e += W) transpose(out + e * LANES + v * W, LANES, strip + e, padded);
             for (int i = 0; i < W && v * W + i < lanes.count; i++) {
                 int lane = v * W + i;
-                Acc sum = total[lane];
-                Acc factor = sum == 0 ? Acc(0) : 1 / sum;
-                write_row(strip + i * padded, lanes.row(call.out, lane), call.dtype, call.value_dim, factor);
-                Acc natural = rounded(top[lane] * Acc(left_to_scale(call)));
-                lse[lanes.place(call, lane)] = sum == 0 ? NOTHING : natural + std::log(sum);
+                RowEnd<Acc> end(call, lanes.head[lane], top[lane], total[lane]);
+                write_row(strip + i * padded, lanes.row(call.out, lane), call.out.dtype, call.value_dim, end.factor);
+                lse[lanes.place(call, lane)] = end.lse;
             }
         }
     }
@@ -210,7 +220,7 @@ template <class Kind> class Forward {
     Lanes lanes;
     Dropout<Acc> dropout;
     // The largest score so far; the same, or 0 where nothing was heard; and that as an exponent of 2.
-    Acc top[LANES], total[LANES], level[LANES], shift[LANES];
+    Acc top[LANES], total[LANES], tile_total[LANES], level[LANES], shift[LANES];
     bool large = false;
 };
 

@@ -1,15 +1,18 @@
-// The kernel of one instruction set: which kind of product does which dtype.
+// The kernel of one instruction set: the kind of product for each dtype.
 #pragma once
 
 #include "backward.hpp"
 #include "decode.hpp"
 #include "kernel.hpp"
 #include "statistics.hpp"
+#include "step.hpp"
 
 namespace RV_NAMESPACE {
 
 template <class Kind> void forward_of(const rv_call &call, int64_t threads) {
-    Decode<Kind>::suits(call) ? Decode<Kind>::run(call, threads) : Forward<Kind>::run(call, threads);
+    if (call.batch_invariant ? Step<Kind>::suits(call) : Decode<Kind>::suits(call))
+        return call.batch_invariant ? Step<Kind>::run(call, threads) : Decode<Kind>::run(call, threads);
+    Forward<Kind>::run(call, threads);
 }
 
 inline void forward(const rv_call &call, int64_t threads) {

@@ -1,4 +1,4 @@
-// What one instruction set offers.
+// The functions of one instruction set.
 #pragma once
 
 #include "rearview.h"

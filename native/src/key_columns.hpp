@@ -1,5 +1,5 @@
-// The keys of one head, turned: tiles of [dim, key], so that the scores of a query lie side by side. Tiles are made
-// when they are first asked for; what the mask leaves out is never touched.
+// The keys of one head, transposed: tiles of [dim, key], so that the scores of a query are contiguous. Tiles are made
+// on first use, so keys that the mask leaves out are never read.
 #pragma once
 
 #include "keys.hpp"
@@ -12,7 +12,7 @@ template <class Kind> class KeyColumns {
     static constexpr int W = WIDTH<Acc>;
 
   public:
-    // Where each tile is asked for once, one tile is all that is kept.
+    // If each tile is used once, only one tile is kept.
     KeyColumns(const rv_call &call, Room &room, bool keep)
         : depth(round_up(packs<Kind>(call.dim), W)), call(call), tiles(round_up(call.k_len, TILE) / TILE), keep(keep) {
         columns = room.take<Pack>(size_t((keep ? tiles : 1) * TILE * depth));
@@ -28,7 +28,7 @@ template <class Kind> class KeyColumns {
         std::memset(made, 0, size_t(tiles));
     }
 
-    // The tile that begins at `first`: rows of TILE numbers, one for each step of the depth.
+    // The tile that begins at `first`: rows of TILE numbers, one row per step of the depth.
     const Pack *tile(int64_t first) {
         Pack *to = columns + (keep ? first * depth : 0);
         if (keep && made[first / TILE]) return to;
@@ -37,8 +37,8 @@ template <class Kind> class KeyColumns {
         return to;
     }
 
-    // One query, as `depth` packs, against the keys from `n` on, as many as a vector has lanes. Here the products are
-    // summed along each key as it lies, and only what is left is turned: less work than to turn the keys for few queries.
+    // One query, as `depth` packs, times the keys from `n` on, as many as a vector has lanes. The products are summed
+    // along each key, and only the sums are transposed, which for few queries is less work than transposing the keys.
     void score(int64_t n, const Pack *query, Acc *to) {
         Operand<Pack> keys = rows_from(n);
         Acc sums[W * W], turned[W * W];
@@ -54,7 +54,7 @@ template <class Kind> class KeyColumns {
         store(to, total);
     }
 
-    const int64_t depth; // of a query and a key in packs, with zeros up to whole vectors
+    const int64_t depth; // packs of a query and of a key, padded with zeros to whole vectors
 
   private:
     void turn(int64_t n, Pack *to) {
@@ -62,7 +62,7 @@ template <class Kind> class KeyColumns {
         for (int64_t d = 0; d < depth; d += W) transpose(keys.data + d, keys.stride, to + d * TILE, TILE);
     }
 
-    // As many keys as a vector has lanes: as they lie, or packed; where there are no more, zeros.
+    // As many keys as a vector has lanes, in place or packed; zeros after the last key.
     Operand<Pack> rows_from(int64_t n) {
         const char *first = at(call.key, batch, key_head, n);
         if (whole && n + W <= call.k_len && reinterpret_cast<uintptr_t>(first) % sizeof(Pack) == 0)

@@ -1,7 +1,7 @@
-// Up to LANES queries that share a key head, one a lane of a vector, and the keys that they hear.
+// Up to LANES queries that share a key head, one per lane of a vector, and the keys that they hear.
 //
-// The scores of a block are held transposed, [key, lane]: the softmax of a query then runs down a lane, with no sum
-// across one, and its ranges are compared lane by lane.
+// The scores of a block are stored transposed, [key, lane]: the softmax of a query then runs down a lane and never
+// across lanes, and ranges are compared lane by lane.
 #pragma once
 
 #include "numbers.hpp"
@@ -23,8 +23,8 @@ struct Interval {
     int64_t from, to;
 };
 
-// The queries of one key head are rows (query head of the group, query), one behind the other. A block takes rows of
-// one query head only, unless they are so few that several fit.
+// The queries of one key head are consecutive rows (query head of the group, query). A block has rows of one query head
+// only, unless they are so few that several heads fit.
 struct Rows {
     int64_t group, q_len;
 
@@ -46,18 +46,18 @@ struct Lanes {
     int count = 0;
     int64_t batch = 0;
     int64_t head[LANES], query[LANES];
-    // [range, lane]; lanes that are not there hear nothing.
+    // [range, lane]; unused lanes hear nothing.
     int64_t ranges = 0;
     int32_t *starts = nullptr, *ends = nullptr;
-    // What all lanes hear, where there is one range a row; else nothing.
+    // The keys that all lanes hear, if there is one range per row; otherwise empty.
     int32_t common_start = 0, common_end = 0;
     // No lane hears anything outside [low, high).
     int32_t low = 0, high = 0;
 
-    // The row of a lane in a tensor that has one for each query.
+    // The row of a lane in a tensor with one row per query.
     char *row(const rv_tensor &tensor, int lane) const { return at(tensor, batch, head[lane], query[lane]); }
 
-    // Its place in a contiguous [batch, heads, q_len].
+    // Its index in a contiguous [batch, heads, q_len].
     int64_t place(const rv_call &call, int lane) const {
         return (batch * call.heads + head[lane]) * call.q_len + query[lane];
     }
@@ -70,7 +70,7 @@ struct Lanes {
         fill(call, item, key_head * rows.group + row / call.q_len, row % call.q_len, rows.count(block));
     }
 
-    // The rows from query `first` of a head on; behind its last query comes the first of the next head.
+    // The rows from query `first` of a head on; the first query of the next head follows the last one.
     void fill(const rv_call &call, int64_t item, int64_t of_head, int64_t first, int rows) {
         count = rows;
         batch = item;
@@ -100,7 +100,7 @@ struct Lanes {
     }
 
     // The keys that some lane hears, as intervals; `found` has room for ranges x LANES. A gap that is shorter than a
-    // step of work is not worth a cut: what is in it is masked.
+    // step of work is not cut out, and its keys are masked.
     int heard(Interval *found) const {
         constexpr int64_t SHORT = 16;
         int n = 0;
@@ -129,7 +129,7 @@ struct Lanes {
     }
 };
 
-// What a block hears of a tile: pieces that are worth computing, and where their inside needs no look at the mask.
+// The part of a tile that a block hears: pieces to compute, and where in them no comparison with the mask is needed.
 template <class Acc> struct Cut {
     static constexpr int VECTORS = LANES / WIDTH<Acc>;
     Segment segments[2 * VECTORS];
@@ -203,7 +203,7 @@ template <class Acc> struct Cut {
     }
 };
 
-// Does each lane of vector `v` hear `key`?
+// Whether each lane of vector `v` hears `key`.
 template <class Acc> RV_INLINE Mask<Acc> hears(const Lanes &lanes, int v, int64_t key) {
     constexpr int W = WIDTH<Acc>;
     using Lane = typename VectorOf<Acc>::lane;

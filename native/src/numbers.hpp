@@ -1,4 +1,4 @@
-// Numbers as they lie in the tensors: read into, and written from, the type of the sums.
+// Elements of tensors, read into and written from the type of the sums.
 #pragma once
 
 #include "rearview.h"
@@ -6,7 +6,7 @@
 
 namespace RV_NAMESPACE {
 
-// Numbers in a tensor of another program: wherever it put them, and loops over them still become vectors.
+// Elements of a tensor without an alignment guarantee; loops over them still become vectors.
 typedef uint16_t __attribute__((may_alias, aligned(1))) Bits16;
 typedef uint32_t __attribute__((may_alias, aligned(1))) Bits32;
 
@@ -23,7 +23,7 @@ RV_INLINE uint32_t float_as_bits(float x) {
 
 RV_INLINE float from_bfloat16(uint16_t bits) { return bits_as_float(uint32_t(bits) << 16); }
 
-// To the nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; NaN remains NaN.
 RV_INLINE uint16_t to_bfloat16(float x) {
     uint32_t bits = float_as_bits(x);
     uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
@@ -33,7 +33,7 @@ RV_INLINE uint16_t to_bfloat16(float x) {
 RV_INLINE float from_float16(uint16_t half) {
     uint32_t sign = uint32_t(half & 0x8000) << 16, rest = half & 0x7fff;
     if (rest >= 0x7c00) return bits_as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13); // inf and NaN
-    // As an exponent that is 112 too small, put right by a multiplication, which also does subnormal numbers.
+    // The exponent is 112 too small; a multiplication corrects it, and handles subnormal numbers too.
     return bits_as_float(sign | float_as_bits(bits_as_float(rest << 13) * bits_as_float(0x77800000)));
 }
 
@@ -41,7 +41,7 @@ RV_INLINE uint16_t to_float16(float x) {
     uint32_t bits = float_as_bits(x), sign = (bits >> 16) & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return uint16_t(sign | 0x7e00);
     if (rest >= 0x477ff000) return uint16_t(sign | 0x7c00); // 65520 and more round to inf
-    if (rest < 0x38800000) {                                // subnormal: adding 0.5 leaves the rounded number behind
+    if (rest < 0x38800000) {                                // subnormal: adding 0.5 rounds, and leaves the low bits
         uint32_t low = float_as_bits(bits_as_float(rest) + 0.5f) - 0x3f000000;
         return uint16_t(sign | low);
     }
@@ -72,7 +72,7 @@ RV_INLINE double number_at(const char *at, int64_t dtype) {
     return dtype == RV_BFLOAT16 ? from_bfloat16(bits) : from_float16(bits);
 }
 
-// `count` numbers of a row, and zeros behind them up to `padded`.
+// `count` numbers of a row, followed by zeros up to `padded`.
 template <class Acc> void read_row(const char *from, int64_t dtype, Acc *to, int64_t count, int64_t padded) {
     if (dtype == RV_BFLOAT16) {
         const Bits16 *bits = reinterpret_cast<const Bits16 *>(from);

@@ -1,4 +1,4 @@
-// Rows of a tensor as the products read them.
+// Rows of a tensor in the form that the products read.
 #pragma once
 
 #include "numbers.hpp"
@@ -6,16 +6,16 @@
 
 namespace RV_NAMESPACE {
 
-// Is a number of the tensor already what the kind multiplies?
+// Whether an element of the tensor already is what the kind multiplies.
 template <class Kind> RV_INLINE bool reads_directly(int64_t dtype) {
     if (Kind::step == 2) return dtype == RV_BFLOAT16;
     return dtype == (sizeof(typename Kind::Acc) == 8 ? RV_FLOAT64 : RV_FLOAT32);
 }
 
-// Packs that hold `count` numbers.
+// The number of packs for `count` numbers.
 template <class Kind> constexpr int64_t packs(int64_t count) { return (count + Kind::step - 1) / Kind::step; }
 
-// One row, ALONG: `padded` packs, zeros behind the last number.
+// One row, ALONG: `padded` packs, with zeros after the last number.
 template <class Kind>
 void pack_row(const char *from, int64_t dtype, typename Kind::Pack *to, int64_t count, int64_t padded) {
     if (Kind::step == 1) {
@@ -26,7 +26,7 @@ void pack_row(const char *from, int64_t dtype, typename Kind::Pack *to, int64_t 
     }
 }
 
-// Two rows (one, for kinds of single numbers), ACROSS: pairs of the same column. A row that is null is zeros.
+// Two rows (one for kinds of single numbers), ACROSS: pairs of the same column. A null row is zeros.
 template <class Kind>
 void pack_across(const char *first, const char *second, int64_t dtype, typename Kind::Pack *to, int64_t count,
                  int64_t padded) {
@@ -57,7 +57,7 @@ template <> inline void transpose<float>(const float *from, int64_t from_stride,
     __m512 r[16], t[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * from_stride);
-    // In four steps: neighbours, pairs, fours, eights.
+    // In four steps, which exchange neighbours, pairs, fours and eights.
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);

@@ -1,7 +1,7 @@
 // The matrix product under everything: C [rows, columns] (+)= A [rows, depth] x B [depth, columns].
 //
-// Columns are lanes, B's rows lie side by side in vectors, and A's numbers are broadcast one by one. What differs between
-// precisions is a Kind: how many steps of the depth one 32-bit or 64-bit number of A and B holds.
+// Columns are lanes, the rows of B are contiguous vectors, and the elements of A are broadcast one by one. A Kind is
+// what differs between precisions: the number of steps of the depth in one 32-bit or 64-bit number of A and B.
 #pragma once
 
 #include "simd.hpp"
@@ -123,7 +123,7 @@ void product(Operand<typename Kind::Pack> a, const typename Kind::Pack *b, int64
     constexpr int W = WIDTH<Acc>;
     for (int64_t i = 0; i < columns; i += COLUMNS) {
         int wide = int(columns - i < COLUMNS ? columns - i : COLUMNS);
-        // In pieces of nearly equal height: a short last one would wait for its own sums.
+        // In pieces of nearly equal height: a short last piece would be bound by the latency of its sums.
         for (int64_t r = 0, pieces = (rows + ROWS - 1) / ROWS, high; pieces; r += high, pieces--) {
             high = (rows - r + pieces - 1) / pieces;
             Operand<typename Kind::Pack> part{a.data + (layout == ALONG ? r * a.stride : r), a.stride};

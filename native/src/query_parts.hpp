@@ -1,5 +1,5 @@
-// How the queries of a head are shared out where there are few heads: parts of about the same visible area. Functions of
-// the shape alone, because the thread count must not change a sum.
+// Division of the queries of a head among tasks where there are few heads: parts of about equal visible area. They
+// depend only on the shape, because the thread count must not change a sum.
 #pragma once
 
 #include "rearview.h"
@@ -9,7 +9,7 @@
 
 namespace RV_NAMESPACE {
 
-// Each part has sums of its own, over all keys: no more of them than keep many processors busy.
+// Each part has its own sums over all keys, so there are only as many parts as keep many processors busy.
 constexpr int64_t MOST_PARTS = 32;
 
 inline int64_t query_parts(int64_t heads, int64_t q_len) {
@@ -17,7 +17,7 @@ inline int64_t query_parts(int64_t heads, int64_t q_len) {
     return std::max<int64_t>(1, std::min(MOST_PARTS / std::max<int64_t>(heads, 1), q_len / SHORTEST));
 }
 
-// The boundaries of the parts: [parts + 1]. The area is that which the first head sees.
+// The boundaries of the parts, [parts + 1], by the visible area of the first head.
 inline void cut_queries(const rv_call &call, int64_t parts, int64_t *boundaries) {
     boundaries[0] = 0, boundaries[parts] = call.q_len;
     if (parts == 1) return;

@@ -1,4 +1,4 @@
-// Memory that a thread works in. It is kept from call to call, because pages that are new cost more than a short call.
+// Working memory of a thread. It is kept between calls, because page faults on new memory cost more than a short call.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ class Room {
     Room() = default;
     Room(const Room &) = delete;
     Room &operator=(const Room &) = delete;
-    // What a very long call needed is given back.
+    // The memory of a very long call is freed.
     ~Room() {
         for (Slot &slot : kept().slots)
             if (slot.bytes > KEEP) slot.release();
     }
 
-    // The n-th request of every call gets the n-th slot. Contents are whatever was there.
+    // The n-th request of every call gets the n-th slot. Contents are not initialised.
     template <class T> T *take(size_t count) {
         Slot &slot = kept().slots[next++];
         size_t bytes = (count * sizeof(T) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;

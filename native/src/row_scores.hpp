@@ -1,4 +1,4 @@
-// Scores of one query side by side, and what happens to them between the product and the softmax.
+// Contiguous scores of one query, and the operations on them between the product and the softmax.
 #pragma once
 
 #include "scores.hpp"
@@ -7,7 +7,7 @@
 
 namespace RV_NAMESPACE {
 
-// Row `r` over keys from `from` on, `count` of them (to be padded to whole vectors), in place:
+// Row `r` over `count` keys from `from` on (padded to whole vectors), in place:
 // softcap(scale x score) - slope x distance + bias.
 template <class Acc>
 void finish_row(const rv_call &call, const Lanes &lanes, int r, int64_t from, int64_t count, Acc *s) {
@@ -35,8 +35,8 @@ void finish_row(const rv_call &call, const Lanes &lanes, int r, int64_t from, in
     for (; n < count; n++) s[n] += Acc(number_at(bias + n * step, call.bias.dtype));
 }
 
-// -inf where row `r` does not hear a key of [from, to). `next` is the first of its ranges that ends behind the keys
-// before; stretches are asked for from left to right.
+// Sets -inf where row `r` does not hear a key of [from, to). `next` is the first of its ranges that ends after the
+// previous keys; stretches are processed from left to right.
 template <class Acc>
 void hide_row(const Lanes &lanes, int r, int64_t &next, int64_t from, int64_t to, Acc *s) {
     while (next < lanes.ranges && lanes.ends[next * LANES + r] <= from) next++;

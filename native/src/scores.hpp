@@ -1,23 +1,25 @@
-// What happens to a score between the product and the softmax, and back: scale, softcap, slopes, bias, dropout.
+// Operations on scores between the product and the softmax, and their gradients: scale, softcap, slopes, bias, dropout.
 #pragma once
 
 #include "lanes.hpp"
 #include "pack.hpp"
 
+#include <cmath>
+
 namespace RV_NAMESPACE {
 
 constexpr double LOG2E = 1.44269504088896340736;
 
-// A weight is 2^(score x factor - exponent), in one fused step. From here on that rounds the exponent of the largest
-// score by 2^-14 and more in float32, so its weight is not quite 1; at 2^31 it may be anything. The few rows that are
-// so far up subtract first, where the difference is exact.
+// A weight is 2^(score x factor - exponent), computed in one fused step. For exponents above this limit, rounding
+// changes the exponent of the largest score by 2^-14 or more in float32, so its weight is not exactly 1; at 2^31 the
+// error is unbounded. The few rows with such scores subtract first, which is exact.
 constexpr int LARGE_EXPONENT = 2048;
 
 template <class Acc> RV_INLINE Mask<Acc> is_large(Vec<Acc> exponent) {
     return ~((exponent < Acc(LARGE_EXPONENT)) & (exponent > Acc(-LARGE_EXPONENT)));
 }
 
-// The rows of the lanes, turned: [dim, lane]. `strip` has room for a vector of rows.
+// The rows of the lanes, transposed: [dim, lane]. `strip` has room for a vector of rows.
 template <class Kind>
 void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typename Kind::Pack *strip,
                 typename Kind::Pack *to) {
@@ -31,7 +33,7 @@ void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typena
         const char *row = lanes.row(tensor, first);
         bool aligned = reinterpret_cast<uintptr_t>(row) % sizeof *strip == 0;
         if (whole && aligned && last < lanes.count && lanes.head[first] == lanes.head[last]) {
-            // Rows of one head, as they lie.
+            // Rows of one head, in place.
             rows = reinterpret_cast<const typename Kind::Pack *>(row);
             stride = tensor.stride[2] / Kind::step;
         } else {
@@ -47,15 +49,45 @@ void pack_lanes(const rv_tensor &tensor, int64_t dim, const Lanes &lanes, typena
     }
 }
 
-// Nothing but a positive scale, which then rides along with the exponential?
+// Whether there is only a positive scale, which is then part of the exponential.
 RV_INLINE bool is_plain(const rv_call &call) {
     return call.scale > 0 && call.softcap == 0 && !call.bias.data && !call.slopes;
 }
 
-// What a score of a plain call is still to be multiplied with; the scores of others are finished.
+// The factor that is still to be applied to a score of a plain call; other scores are complete.
 RV_INLINE double left_to_scale(const rv_call &call) { return is_plain(call) ? call.scale : 1.0; }
 
-// A well mixed 32-bit number (Wellons' lowbias32).
+// The position of a query, for the slopes.
+RV_INLINE int64_t position_of(const rv_call &call, int64_t batch, int64_t query) {
+    return (call.lengths ? call.lengths[batch] - call.q_len : call.q_start) + query;
+}
+
+// How the softmax of a row ends: what its values are multiplied with, and its log-sum-exp.
+template <class Acc> struct RowEnd {
+    Acc factor = 0, lse = -std::numeric_limits<Acc>::infinity();
+
+    RowEnd(const rv_call &call, int64_t head, Acc top, Acc total) {
+        if (total != 0) {
+            factor = 1 / total;
+            lse = rounded(top * Acc(left_to_scale(call))) + std::log(total);
+        }
+        if (!call.sinks) return;
+        Acc sink = static_cast<const Acc *>(call.sinks)[head];
+        if (total == 0) {
+            lse = sink;
+        } else if (sink > lse) {
+            Acc less = std::exp(lse - sink);
+            factor *= less / (1 + less);
+            lse = sink + std::log1p(less);
+        } else {
+            Acc less = std::exp(sink - lse);
+            factor /= 1 + less;
+            lse += std::log1p(less);
+        }
+    }
+};
+
+// A 32-bit hash (Wellons' lowbias32).
 template <class V> RV_INLINE V mixed(V x) {
     x ^= x >> 16;
     x *= 0x7feb352dU;
@@ -65,7 +97,7 @@ template <class V> RV_INLINE V mixed(V x) {
     return x;
 }
 
-// Which weights are dropped: a function of (seed, batch, head, query, key), whoever asks and in whatever order.
+// Which weights are dropped: a function of (seed, batch, head, query, key), independent of threads and order.
 template <class Acc> class Dropout {
   public:
     void fill(const rv_call &call, const Lanes &lanes) {
@@ -77,7 +109,7 @@ template <class Acc> class Dropout {
             rows[lane] = mixed(x ^ uint32_t(call.seed >> 32) ^ mixed(uint32_t(row >> 32) + 0x9e3779b9U));
         }
     }
-    // 0 where the weight of `key` is dropped, and what makes up for it elsewhere.
+    // 0 if the weight of `key` is dropped, otherwise the factor that compensates for the dropped ones.
     RV_INLINE Vec<Acc> factor(int v, int64_t key) const {
         constexpr int W = WIDTH<Acc>;
         Vec<Acc> factor;
@@ -106,9 +138,9 @@ void finish_scores(const rv_call &call, const Lanes &lanes, int v, int64_t from,
     const char *bias[W];
     int64_t bias_step = 0;
     for (int i = 0; i < W; i++) {
-        int lane = std::min(first + i, end - 1); // lanes that are not there repeat the last one
+        int lane = std::min(first + i, end - 1); // unused lanes repeat the last one
         if (call.slopes) slopes[i] = Acc(call.slopes[lanes.head[lane]]);
-        position[i] = Acc(call.q_start + lanes.query[lane]);
+        position[i] = Acc(position_of(call, lanes.batch, lanes.query[lane]));
         if (call.bias.data) bias[i] = lanes.row(call.bias, lane);
     }
     if (call.bias.data) bias_step = call.bias.stride[3] * int64_t(size_of(call.bias.dtype));
@@ -136,7 +168,7 @@ void finish_scores(const rv_call &call, const Lanes &lanes, int v, int64_t from,
     }
 }
 
-// -inf where a lane does not hear a key.
+// Sets -inf where a lane does not hear a key.
 template <class Acc>
 void hide(const Lanes &lanes, const Cut<Acc> &cut, int v, int64_t from, int64_t to, int64_t origin, Acc *scores) {
     constexpr int W = WIDTH<Acc>;

@@ -1,8 +1,8 @@
 // Vectors of one instruction set. Included once by each of its sources, which define
-//   RV_NAMESPACE     where everything lives: the same inline function compiled with other flags is another function
+//   RV_NAMESPACE     the namespace of everything: an inline function compiled with other flags is another function
 //   RV_VECTOR_BYTES  16, 32 or 64
-//   RV_COLUMNS       vectors side by side in the registers of a product
-// GCC's vector extension says the rest; intrinsics stand only where it has no word for an instruction.
+//   RV_COLUMNS       the number of vectors per row in the registers of a product
+// Most of it uses GCC's vector extension, and intrinsics only for instructions that the extension cannot express.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ template <class T> RV_INLINE Vec<T> load(const T *from) {
     return v;
 }
 template <class T> RV_INLINE void store(T *to, Vec<T> v) { std::memcpy(to, &v, sizeof v); }
-// x - 0 is x for every x, so this is a broadcast and no subtraction (0 + x is not: it turns -0 into 0).
+// x - 0 is x for every x, so this compiles to a broadcast (0 + x would not: it turns -0 into 0).
 template <class T> RV_INLINE Vec<T> splat(T x) { return x - Vec<T>{}; }
 template <class T> RV_INLINE Vec<T> select(Mask<T> which, Vec<T> yes, Vec<T> no) { return which ? yes : no; }
 template <class T> RV_INLINE Vec<T> larger(Vec<T> a, Vec<T> b) { return a > b ? a : b; }
@@ -52,7 +52,7 @@ template <> RV_INLINE Vec<float> splat<float>(float x) { return _mm256_set1_ps(x
 template <> RV_INLINE Vec<float> larger<float>(Vec<float> a, Vec<float> b) { return _mm256_max_ps(a, b); }
 #endif
 
-// A number as it is rounded here: by way of memory, so that the compiler cannot fuse it with what comes next.
+// Rounds a number here: it passes through memory, so that the compiler cannot fuse it with the next operation.
 template <class V> RV_INLINE V rounded(V x) {
     asm("" : "+m"(x));
     return x;
@@ -70,7 +70,7 @@ template <> RV_INLINE bool all_equal<float>(Vec<float> a, Vec<float> b) {
 }
 #endif
 
-// Is a lane of `a` larger than that of `b`?
+// Whether any lane of `a` is larger than that of `b`.
 template <class T> RV_INLINE bool some_larger(Vec<T> a, Vec<T> b) {
     Mask<T> which = a > b;
     typename VectorOf<T>::lane any = 0;
@@ -83,8 +83,8 @@ template <> RV_INLINE bool some_larger<float>(Vec<float> a, Vec<float> b) {
 }
 #endif
 
-// 2^f on [-1/2, 1/2] as 1 + f (c[0] + f (c[1] + ...)), so that 2^0 is exactly 1. The smallest largest relative error for
-// so many terms: 2.9e-6 with 4, 9.2e-8 with 5; with 13 the Taylor series, exact to the last bits of a double.
+// 2^f on [-1/2, 1/2] as 1 + f (c[0] + f (c[1] + ...)), so that 2^0 is exactly 1. Minimax coefficients with a relative
+// error of 2.9e-6 for 4 terms and 9.2e-8 for 5; for 13 the Taylor series, exact to the last bits of a double.
 template <int terms> struct Series;
 template <> struct Series<4> {
     static constexpr double c[] = {0.693124193, 0.240240986, 0.055906425, 0.00958285317};
@@ -112,7 +112,7 @@ template <int terms, class T> RV_INLINE Vec<T> series(Vec<T> f) {
 template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 4) {
-        __m512 clamped = _mm512_max_ps(_mm512_set1_ps(-200.0f), x); // of (a, NaN) it is NaN, in this order
+        __m512 clamped = _mm512_max_ps(_mm512_set1_ps(-200.0f), x); // the result for (a, NaN), in this order, is NaN
         __m512 whole = _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         return _mm512_scalef_ps(series<terms, T>(clamped - whole), whole);
     }
@@ -120,8 +120,8 @@ template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
     constexpr bool wide = sizeof(T) == 8;
     constexpr T lowest = wide ? T(-1022) : T(-126);
     Vec<T> floor = splat<T>(lowest);
-    Vec<T> clamped = x < floor ? floor : x; // written so that a NaN stays one
-    // Adding and taking away 1.5 x 2^mantissa rounds to a whole number, and leaves it in the low bits.
+    Vec<T> clamped = x < floor ? floor : x; // written so that NaN remains NaN
+    // Adding and subtracting 1.5 x 2^mantissa rounds to an integer, and leaves it in the low bits.
     constexpr T magic = wide ? T(6755399441055744.0) : T(12582912.0);
     Vec<T> rounded = clamped + magic;
     Mask<T> whole, bits;
@@ -134,7 +134,7 @@ template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
     return x < floor ? zero : p;
 }
 
-// tanh, to the last few bits also near 0.
+// tanh, accurate to the last few bits also near 0.
 template <class T> RV_INLINE Vec<T> tanh(Vec<T> x) {
     constexpr double log2e = 1.44269504088896340736;
     constexpr T limit = sizeof(T) == 8 ? T(20) : T(9.5);
@@ -143,7 +143,7 @@ template <class T> RV_INLINE Vec<T> tanh(Vec<T> x) {
     Vec<T> e = exp2<sizeof(T) == 8 ? 13 : 5, T>(clamped * T(2 * log2e));
     Vec<T> far = T(1) - T(2) / (e + T(1));
     if (sizeof(T) == 8) {
-        // 1 - 2/(e+1) loses digits near 0: (e-1)/(e+1) with e-1 from the series of expm1.
+        // 1 - 2/(e+1) loses digits near 0, so (e-1)/(e+1) is computed with e-1 from the series of expm1.
         Vec<T> y = clamped * T(2), sum = splat<T>(T(1.0 / 6402373705728000.0));
         double factorial = 6402373705728000.0; // 18!
         for (int i = 17; i >= 1; i--) {

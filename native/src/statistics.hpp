@@ -1,5 +1,5 @@
-// Statistics of the weights, strip by strip: what each row gives by itself; then a sweep over the strip adds up its columns
-// and its diagonals, and takes the strongest weights.
+// Statistics of the weights, strip by strip: first those of each row; then a pass over the strip adds up its columns
+// and its diagonals, and collects the strongest weights.
 #pragma once
 
 #include "collected.hpp"
@@ -18,15 +18,15 @@ template <class Kind> class Statistics {
     using Stretch = typename Strip<Kind>::Stretch;
     static constexpr int W = WIDTH<Acc>;
 
-    // What all threads share.
+    // State shared by all threads.
     struct Plan {
         const rv_statistics_call &call;
-        int64_t parts, rows;        // of a head; of a strip
-        const int64_t *boundaries;  // of the parts, in queries
-        double *memory;             // of the parts, where a head has several
-        Link *links;                // of the parts: [head, part, 2 x links]
-        int64_t *found;             // of them: [head, part]
-        std::atomic<int64_t> *left; // parts of each head that are not done
+        int64_t parts, rows;        // per head; per strip
+        const int64_t *boundaries;  // the boundaries of the parts, in queries
+        double *memory;             // the sums of the parts, if a head has several
+        Link *links;                // the links of the parts: [head, part, 2 x links]
+        int64_t *found;             // their number: [head, part]
+        std::atomic<int64_t> *left; // the number of unfinished parts of each head
     };
 
   public:
@@ -79,7 +79,7 @@ template <class Kind> class Statistics {
     void add_strip(int64_t first) {
         for (int r = 0; r < strip.rows; r++) finish(r);
         for_diagonals([&](int64_t from, int64_t width) { std::fill_n(diagonals + from, width, Acc(0)); });
-        // Each bin of queries for itself.
+        // One bin of queries at a time.
         for (int64_t at = first, end = first + strip.rows; at < end;) {
             int64_t bin_end = collected.bin_end(at), to = std::min(bin_end, end);
             for (int i = 0; i < strip.stretch_count; i++) sweep(i, int(at - first), int(to - first));
@@ -93,7 +93,7 @@ template <class Kind> class Statistics {
         });
     }
 
-    // Where in `diagonals` sums are collected: key - row of the strip + LANES. Stretches that are near touch the same.
+    // The index of a sum in `diagonals`: key - row of the strip + LANES. Neighbouring stretches share some of them.
     template <class Use> void for_diagonals(Use use) {
         for (int i = 0; i < strip.stretch_count;) {
             int64_t reach = strip.rows - 1, from = strip.stretches[i].from - reach, to = from;
@@ -103,16 +103,16 @@ template <class Kind> class Statistics {
         }
     }
 
-    // What a row gives by itself; `share` is what its weights are still to be multiplied with.
+    // The statistics of a row; `share` is the factor that is still to be applied to its weights.
     void finish(int r) {
         int64_t place = strip.lanes.place(call, r);
         double sum = strip.total_of(r), lse = -std::numeric_limits<double>::infinity(), mass = 0;
-        double sink = plan.call.sinks ? double(static_cast<const Acc *>(plan.call.sinks)[strip.lanes.head[r]]) : lse;
-        bool is_heard = strip.top[r] != Strip<Kind>::NOTHING || sum != 0; // a NaN is to be seen
+        double sink = call.sinks ? double(static_cast<const Acc *>(call.sinks)[strip.lanes.head[r]]) : lse;
+        bool is_heard = strip.top[r] != Strip<Kind>::NOTHING || sum != 0; // NaN must stay visible
         double logarithm = is_heard ? std::log(sum) : 0;
         if (is_heard) {
             lse = double(strip.top[r]) * left_to_scale(call) + logarithm;
-            mass = plan.call.sinks ? 1 / (1 + std::exp(sink - lse)) : 1;
+            mass = call.sinks ? 1 / (1 + std::exp(sink - lse)) : 1;
         }
         double part = is_heard ? mass / sum : 0;
         share[r] = Acc(part);
@@ -129,7 +129,7 @@ template <class Kind> class Statistics {
         first[0] = first[1] = first[2] = 0;
     }
 
-    // Adds up the weights of some rows in a stretch: by column and, a row later each time, by diagonal.
+    // Adds up the weights of some rows in a stretch, by column and by diagonal.
     void sweep(int index, int from, int to) {
         const Stretch &stretch = strip.stretches[index];
         for (int r = from; r < to; r++) scaled[r] = share[r] * strip.shrink(index, r);
@@ -153,7 +153,7 @@ template <class Kind> class Statistics {
         for (int v = 0; v < VECTORS; v++) store(sums + n + v * W, sum[v]);
     }
 
-    // From n on, for rows of which the last has its key n there: what is left and right of a row is 0.
+    // From n on, for rows of which the last has its key n there; the memory to the left and right of a row is 0.
     template <int VECTORS> void diagonals_of(const Stretch &stretch, int r, int rows, int64_t n) {
         Acc *to = diagonals + LANES + stretch.from + n - (r + rows - 1);
         const Acc *row = stretch.row(r) + n - (rows - 1);
@@ -186,7 +186,7 @@ template <class Kind> class Statistics {
         }
     }
 
-    // Those of all parts, the strongest first.
+    // The links of all parts, the strongest first.
     void write_links(int64_t head) {
         const int64_t wanted = plan.call.links, room_for = 2 * wanted;
         const Link *links = plan.links + head * plan.parts * room_for;
@@ -215,8 +215,8 @@ template <class Kind> class Statistics {
     Strongest<Acc> strongest;
     Acc *diagonals;
     double *own_part;
-    int64_t heard = 0, taken[MOST_PARTS]; // queries of the bin that hear anything; links of each part that are written
-    Acc share[LANES], scaled[LANES];      // of each row: the weight of its top; that of 1 in a stretch
+    int64_t heard = 0, taken[MOST_PARTS]; // queries of the bin that hear anything; links written per part
+    Acc share[LANES], scaled[LANES];      // per row: the weight of its top, and the weight of 1 in a stretch
 };
 
 } // namespace RV_NAMESPACE

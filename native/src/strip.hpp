@@ -1,6 +1,6 @@
-// The weights of some queries of a head, a strip, over the keys that they hear: one product, and one exponential a pair,
-// a stretch of a tile at a time, with a running top as in the forward pass. What a weight is in the end is known when the
-// last stretch is done; until then it is 2^(score - the top of that time).
+// The weights of some queries of a head, a strip, over the keys that they hear: one product and one exponential per
+// pair, one stretch of a tile at a time, with a running top as in the forward pass. The final weight is known after the
+// last stretch; until then it is 2^(score - the current top).
 #pragma once
 
 #include "key_columns.hpp"
@@ -12,11 +12,11 @@ template <class Kind> class Strip {
     using Acc = typename Kind::Acc;
     using Pack = typename Kind::Pack;
     static constexpr int W = WIDTH<Acc>;
-    // Always as exact as the sums.
+    // Products are always as accurate as the sums.
     static constexpr int EXP_TERMS = sizeof(Acc) == 8 ? 13 : 5;
-    // Below this 2^x is 0; what is multiplied with it must be finite.
+    // Below this 2^x is 0; the factors of 2^x must be finite.
     static constexpr Acc LOWEST = sizeof(Acc) == 8 ? Acc(-1100) : Acc(-200);
-    // For so few queries of a key head its keys are not turned.
+    // For this number of queries or fewer, the keys of a key head are not transposed.
     static constexpr int64_t FEW = 4;
 
   public:
@@ -38,7 +38,7 @@ template <class Kind> class Strip {
         lanes.starts = room.take<int32_t>(size_t(call.ranges * LANES));
         lanes.ends = room.take<int32_t>(size_t(call.ranges * LANES));
         intervals = room.take<Interval>(size_t(call.ranges * LANES));
-        // Stretches lie on whole vectors and do not overlap; each tile, and each gap between ranges, makes one more.
+        // Stretches are aligned to vectors and do not overlap; each tile, and each gap between ranges, adds one.
         int64_t most = std::min(padded / TILE + call.ranges * most_rows, padded / W);
         stretches = room.take<Stretch>(size_t(most));
         tops = room.take<Acc>(size_t(most * LANES));
@@ -46,7 +46,8 @@ template <class Kind> class Strip {
         query = room.take<Pack>(size_t(most_rows * keys.depth));
     }
 
-    // So many queries that a strip stays in the cache where it can; and a multiple of what the product takes at once.
+    // The number of queries per strip, so that a strip fits into the cache if possible; a multiple of the rows of a
+    // product.
     static int64_t rows_for(const rv_call &call) {
         constexpr int64_t MOST = 48, FEWEST = 18, BYTES = 48 * 4096 * 4;
         static_assert(MOST <= LANES, "a row is a lane");
@@ -68,12 +69,12 @@ template <class Kind> class Strip {
         for (int i = 0; i < stretch_count; i++) weigh(i);
     }
 
-    // Of a row: the sum of its 2^x, of 2^x x, and of 2^x (query position - key position).
+    // Sums of a row: of 2^x, of 2^x x, and of 2^x (query position - key position).
     double total_of(int r) const { return sum_of_lanes(total + r * W); }
     double below_of(int r) const { return sum_of_lanes(below + r * W); }
     double back_of(int r) const { return sum_of_lanes(back + r * W); }
 
-    // What the numbers of a row in a stretch are to be multiplied with, now that its top is known.
+    // The factor of the numbers of a row in a stretch, once the top of the row is known.
     Acc shrink(int index, int r) const {
         Acc then = tops[index * LANES + r];
         if (then == top[r]) return 1;
@@ -86,7 +87,7 @@ template <class Kind> class Strip {
     Acc top[LANES]; // the largest score of each row
 
   private:
-    // The stretches of the strip, and where their scores are to lie.
+    // The stretches of the strip, and the memory of their scores.
     void lay_out() {
         stretch_count = 0;
         Acc *data = scores + W;
@@ -101,7 +102,7 @@ template <class Kind> class Strip {
             }
     }
 
-    // Scores, and of each 2^(score - top), where the top is the largest so far.
+    // Computes scores and 2^(score - top), where the top is the largest score so far.
     void weigh(int index) {
         const Stretch &stretch = stretches[index];
         int64_t from = stretch.from, to = from + stretch.width, tile = from / TILE * TILE;
@@ -160,10 +161,10 @@ template <class Kind> class Strip {
     const rv_call &call;
     const int64_t padded;
     const bool few, plain;
-    const Acc factor; // what a score is multiplied with to be the exponent of a power of 2
+    const Acc factor; // the factor from a score to the exponent of a power of 2
     KeyColumns<Kind> keys;
     Interval *intervals;
-    Acc *tops, *scores; // the top of each row when a stretch was made; the rows of all stretches
+    Acc *tops, *scores; // the top of each row when a stretch was computed; the rows of all stretches
     Pack *query;
     int64_t next[LANES];
     Acc total[LANES * W], below[LANES * W], back[LANES * W];

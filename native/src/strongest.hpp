@@ -1,5 +1,5 @@
-// The largest weights of a head. Candidates come in the order of their queries, and for each in that of its keys; of
-// equal ones the first stay.
+// The largest weights of a head. Candidates arrive in the order of queries, then of keys; among equal weights the first
+// are kept.
 #pragma once
 
 #include "simd.hpp"
@@ -13,23 +13,23 @@ struct Link {
     int32_t query, key;
 };
 
-// Is `a` to stand before `b`?
+// Whether `a` comes before `b`.
 RV_INLINE bool is_stronger(const Link &a, const Link &b) {
     if (a.weight != b.weight) return a.weight > b.weight;
     return a.query != b.query ? a.query < b.query : a.key < b.key;
 }
 
-// Links in memory of somebody else, with room for twice as many as are wanted: when it is full the weaker half goes.
+// Links in memory of the caller, with room for twice the wanted number: when it is full, the weaker half is dropped.
 template <class Acc> class Strongest {
     static constexpr int W = WIDTH<Acc>;
 
   public:
     void begin(Link *memory, int64_t of_wanted) { links = memory, wanted = of_wanted, size = 0, limit = 0; }
 
-    // A weight of no more than this is none of them; where none is wanted, no weight is more.
+    // Weights up to this limit are not among the links; if none are wanted, the limit is infinite.
     bool takes(Acc weight) const { return wanted && weight > limit; }
 
-    // A row of numbers that are still to be multiplied with `scale`, for keys from `from` on.
+    // Adds a row of numbers, which are still to be multiplied by `scale`, for keys from `from` on.
     void add_row(const Acc *row, int64_t count, Acc scale, int64_t query, int64_t from) {
         for (int64_t n = 0; n < count; n += W) {
             Vec<Acc> weights = load(row + n) * scale;
@@ -39,7 +39,7 @@ template <class Acc> class Strongest {
         }
     }
 
-    // The strongest first; returns how many there are.
+    // Sorts the links, the strongest first, and returns their number.
     int64_t sort() {
         if (size > wanted) drop();
         std::sort(links, links + size, is_stronger);
@@ -60,7 +60,7 @@ template <class Acc> class Strongest {
 
     Link *links = nullptr;
     int64_t wanted = 0, size = 0;
-    Acc limit = 0; // what is no stronger is none of them
+    Acc limit = 0; // weights up to this are not among the links
 };
 
 } // namespace RV_NAMESPACE

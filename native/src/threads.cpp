@@ -17,7 +17,7 @@ std::atomic<rv_parallel> given{nullptr};
 std::atomic<bool> forked{false};
 
 #if !defined(_WIN32)
-// The threads of a pool do not live on in a forked child, and a pool that waits for them waits forever.
+// The threads of a pool do not exist in a forked child, and a pool that waits for them waits forever.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
 #endif
 
@@ -27,7 +27,7 @@ struct Shared {
     Tasks tasks;
     std::atomic<bool> no_memory{false};
 
-    // No exception may cross into a pool that is not ours.
+    // No exception may propagate into a pool of another library.
     static void enter(void *self) {
         Shared &shared = *static_cast<Shared *>(self);
         try {
@@ -45,7 +45,7 @@ void on_own_threads(Shared &shared, int64_t threads) {
         others.reserve(size_t(threads - 1));
         for (int64_t i = 1; i < threads; i++) others.emplace_back(Shared::enter, &shared);
     } catch (const std::exception &) {
-        // As many as the system gives: those that are there do all of the work.
+        // As many threads as the system provides; they do all of the work.
     }
     Shared::enter(&shared);
     for (std::thread &other : others) other.join();

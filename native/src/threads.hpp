@@ -1,4 +1,4 @@
-// Tasks on threads. Which thread takes which task changes nothing in the result: every task writes its own part.
+// Tasks on threads. The assignment of tasks to threads does not change the result: every task writes its own part.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class Tasks {
     std::atomic<int64_t> next{0};
 };
 
-// Runs `worker` on up to `threads` threads; each takes tasks until there are none. Rethrows std::bad_alloc.
+// Runs `worker` on up to `threads` threads; each takes tasks until none is left. Rethrows std::bad_alloc.
 void share(int64_t count, int64_t threads, void (*worker)(Tasks &tasks, const void *argument), const void *argument);
 
 } // namespace rv

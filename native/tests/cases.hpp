@@ -1,4 +1,4 @@
-// Calls drawn at random, each from one number: shapes, strides, ranges, options.
+// Random calls, each drawn from one seed: shapes, strides, ranges, options.
 #ifndef REARVIEW_TESTS_CASES_HPP
 #define REARVIEW_TESTS_CASES_HPP
 
@@ -38,14 +38,16 @@ struct Case {
     std::unique_ptr<Array<int32_t>> starts, ends;
     std::unique_ptr<Array<uint8_t>> heard;
     std::unique_ptr<Array<float>> slopes;
+    std::unique_ptr<Array<int32_t>> table, lengths;
     Tensor *query, *key, *value, *out, *lse, *d_out, *d_lse, *d_query, *d_key, *d_value;
-    Tensor *bias = nullptr, *d_bias = nullptr;
+    Tensor *bias = nullptr, *d_bias = nullptr, *sinks = nullptr, *d_sinks = nullptr;
     std::string mask;
 
-    // `most` bounds the multiplications of the reference.
+    // `most` limits the multiplications of the reference.
     Case(uint64_t seed, int64_t dtype, double most) : seed(seed), random(seed) {
         call.dtype = dtype;
         draw_sizes(most);
+        draw_pages();
         draw_ranges();
         draw_tensors();
         draw_options();
@@ -58,12 +60,14 @@ struct Case {
              << call.value_dim << ", q_start " << call.q_start << ", " << mask << ", " << call.ranges << " ranges"
              << (call.heard ? ", unheard keys" : "") << (bias ? ", bias" : "") << (slopes ? ", slopes" : "")
              << (call.softcap != 0 ? ", softcap" : "") << (call.dropout != 0 ? ", dropout" : "")
-             << (call.d_lse ? ", d_lse" : "");
+             << (sinks ? ", sinks" : "") << (call.d_lse ? ", d_lse" : "") << (call.batch_invariant ? ", batch-invariant" : "");
+        if (call.table) text << ", blocks of " << call.block_size;
         return text.str();
     }
 
   private:
     Random random;
+    int64_t blocks = 0; // of the pools, with pages
 
     void draw_sizes(double most) {
         do {
@@ -71,7 +75,7 @@ struct Case {
             call.key_heads = random.of<int64_t>({1, 1, 2, 3});
             call.heads = call.key_heads * random.of<int64_t>({1, 1, 2, 4, 5});
             call.q_len = random.chance(0.3) ? 1 : random.chance(0.5) ? random.between(2, 20) : random.between(2, 200);
-            // So many that a head is shared out.
+            // Enough that a head is divided among tasks.
             if (random.chance(0.1)) call.q_len = random.between(200, 700);
             call.k_len = random.chance(0.3) ? call.q_len : random.between(1, random.chance(0.3) ? 700 : 150);
             const std::vector<int64_t> dims = {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 64, 65, 80, 96, 128, 129, 200, 256};
@@ -81,9 +85,36 @@ struct Case {
         call.q_start = random.chance(0.7) ? call.k_len - call.q_len : random.between(0, 50);
     }
 
-    // Ranges of every row that differs, as the interface wants them: sorted, disjoint, empty ones last.
+    // Blocks in any order, some of them shared by several items; entries after the last block of an item mean nothing.
+    void draw_pages() {
+        if (!random.chance(0.25)) return;
+        call.block_size = random.of<int64_t>({1, 3, 16, 64, 128, 256});
+        const int64_t width = (call.k_len + call.block_size - 1) / call.block_size;
+        blocks = width * call.batch + random.between(0, 3);
+        std::vector<int32_t> order(static_cast<size_t>(blocks)), rows, counts;
+        for (size_t i = 0; i < order.size(); i++) order[i] = int32_t(i);
+        for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[size_t(random.below(int64_t(i)))]);
+        call.table_stride = width + random.between(0, 2);
+        for (int64_t b = 0; b < call.batch; b++) {
+            counts.push_back(int32_t(b == 0 || random.chance(0.5) ? call.k_len : random.between(0, call.k_len)));
+            const bool shares = b > 0 && random.chance(0.5);
+            for (int64_t i = 0; i < call.table_stride; i++) {
+                const bool used = i * call.block_size < counts.back();
+                const int32_t own = i < width ? order[size_t(b * width + i)] : 0;
+                rows.push_back(!used ? -7 : shares && i < width / 2 ? order[size_t(i)] : own);
+            }
+        }
+        table = std::make_unique<Array<int32_t>>(rows);
+        lengths = std::make_unique<Array<int32_t>>(counts);
+        call.table = table->data();
+        call.lengths = lengths->data();
+    }
+
+    int64_t length_of(int64_t item) const { return call.lengths ? call.lengths[item] : call.k_len; }
+
+    // Ranges for every row, in the form of the interface: sorted, disjoint, empty ones last.
     void draw_ranges() {
-        const bool by_item = random.chance(0.3), by_head = random.chance(0.2), by_query = random.chance(0.85);
+        const bool by_item = call.table || random.chance(0.3), by_head = random.chance(0.2), by_query = random.chance(0.85);
         const int64_t items = by_item ? call.batch : 1, heads = by_head ? call.heads : 1;
         const int64_t queries = by_query ? call.q_len : 1;
         const int kind = int(random.below(7));
@@ -94,9 +125,10 @@ struct Case {
         for (int64_t item = 0; item < items; item++)
             for (int64_t head = 0; head < heads; head++) {
                 const int64_t width = random.between(1, call.k_len), first = random.between(0, call.k_len / 2);
-                const int64_t document = random.between(1, call.k_len);
+                const int64_t document = random.between(1, call.k_len), length = length_of(item);
+                const int64_t start = call.lengths ? length - call.q_len : call.q_start;
                 for (int64_t q = 0; q < queries; q++) {
-                    rows.push_back(row(kind, by_query ? call.q_start + q : call.k_len - 1, width, first, document));
+                    rows.push_back(row(kind, by_query ? start + q : length - 1, length, width, first, document));
                     most = std::max(most, rows.back().size());
                 }
             }
@@ -119,14 +151,15 @@ struct Case {
         draw_heard();
     }
 
-    std::vector<std::pair<int64_t, int64_t>> row(int kind, int64_t position, int64_t width, int64_t first, int64_t document) {
+    std::vector<std::pair<int64_t, int64_t>> row(int kind, int64_t position, int64_t length, int64_t width, int64_t first,
+                                                 int64_t document) {
         std::vector<std::pair<int64_t, int64_t>> found;
-        const int64_t end = std::min(call.k_len, std::max<int64_t>(0, position + 1));
+        const int64_t end = std::min(length, std::max<int64_t>(0, position + 1));
         auto add = [&](int64_t from, int64_t to) {
             from = std::max<int64_t>(from, 0);
-            to = std::min(to, call.k_len);
+            to = std::min(to, length);
             if (from >= to) return;
-            // Ranges that touch are one.
+            // Adjacent ranges are joined.
             if (!found.empty() && from <= found.back().second)
                 found.back().second = std::max(found.back().second, to);
             else
@@ -166,7 +199,13 @@ struct Case {
                     for (int64_t r = 0; r < call.ranges; r++)
                         for (int64_t k = call.starts[at + r]; k < call.ends[at + r]; k++) bytes[size_t(to + k)] = 1;
                 }
-        const bool all = std::find(bytes.begin(), bytes.end(), 0) == bytes.end();
+        // With pages, the keys that an item does not have need not be listed.
+        bool all = true;
+        for (int64_t b = 0; b < call.batch; b++)
+            for (int64_t i = 0; i < call.key_heads * length_of(b); i++) {
+                const int64_t h = i / length_of(b), k = i % length_of(b);
+                all = all && bytes[size_t((b * call.key_heads + h) * call.k_len + k)];
+            }
         if (all && random.chance(0.9)) return;
         heard = std::make_unique<Array<uint8_t>>(bytes);
         call.heard = heard->data();
@@ -196,13 +235,18 @@ struct Case {
     }
 
     Tensor *numbers(int64_t heads, int64_t time, int64_t dim, bool keys, double size) {
-        // Keys that nobody hears keep their NaN; shared memory would be heard elsewhere.
-        Tensor *made = make(call.dtype, {call.batch, heads, time, dim}, layout(!keys), NAN_BYTE);
+        const bool paged = keys && call.table;
+        const std::vector<int64_t> shape = {paged ? blocks : call.batch, heads, paged ? call.block_size : time, dim};
+        // Keys that no query hears keep NaN, unless they share memory with keys that are heard.
+        Tensor *made = make(call.dtype, shape, layout(!keys), NAN_BYTE);
         for (int64_t b = 0; b < call.batch; b++)
             for (int64_t h = 0; h < heads; h++)
-                for (int64_t t = 0; t < time; t++)
+                for (int64_t t = 0; t < (keys ? length_of(b) : time); t++)
                     if (!keys || is_heard(b, h, t))
-                        for (int64_t d = 0; d < dim; d++) made->set(b, h, t, d, size * random.normal());
+                        for (int64_t d = 0; d < dim; d++)
+                            reference::store(made->view, paged ? reference::key_at(call, made->view, b, h, t, d)
+                                                               : reference::at(made->view, b, h, t, d),
+                                             size * random.normal());
         return made;
     }
 
@@ -220,8 +264,8 @@ struct Case {
             for (int64_t h = 0; h < call.heads; h++)
                 for (int64_t q = 0; q < call.q_len; q++) d_lse->set(b, h, 0, q, random.normal());
         d_query = make(call.dtype, query->shape(), layout(false), UNWRITTEN);
-        d_key = make(call.dtype, key->shape(), layout(false), UNWRITTEN);
-        d_value = make(call.dtype, value->shape(), layout(false), UNWRITTEN);
+        d_key = make(call.dtype, {call.batch, call.key_heads, call.k_len, call.dim}, layout(false), UNWRITTEN);
+        d_value = make(call.dtype, {call.batch, call.key_heads, call.k_len, call.value_dim}, layout(false), UNWRITTEN);
         call.query = query->view;
         call.key = key->view;
         call.value = value->view;
@@ -239,6 +283,16 @@ struct Case {
         if (random.chance(0.2)) call.softcap = random.of<double>({0.5, 2, 30});
         if (random.chance(0.2)) call.dropout = random.of<double>({0.1, 0.5, 0.9});
         call.seed = random.next();
+        call.batch_invariant = random.chance(0.2);
+        if (random.chance(0.25)) {
+            const int64_t sums = call.dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32;
+            sinks = make(sums, {1, 1, 1, call.heads}, Layout{}, 0);
+            for (int64_t h = 0; h < call.heads; h++)
+                sinks->set(0, 0, 0, h, random.chance(0.1) ? -INFINITY : 3 * random.normal());
+            d_sinks = make(sums, {1, 1, 1, call.heads}, Layout{}, UNWRITTEN);
+            call.sinks = sinks->view.data;
+            call.d_sinks = d_sinks->view.data;
+        }
         if (random.chance(0.2)) {
             std::vector<float> drawn;
             for (int64_t h = 0; h < call.heads; h++) drawn.push_back(float(random.uniform() * 0.3));

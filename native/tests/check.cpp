@@ -23,8 +23,8 @@ struct Settings {
     double most = 2e6;
 };
 
-// What the kernel's dropout keeps, read off its own weights: with a query of zeros all weights are alike, and with
-// values that are unit vectors the output is the weights.
+// Which weights the dropout of the kernel keeps: with a query of zeros all weights are equal, and with unit vectors as
+// values the output is the weights.
 reference::Keep keep_of(const Case &drawn) {
     if (drawn.call.dropout == 0) return nullptr;
     rv_call call = drawn.call;
@@ -39,6 +39,8 @@ reference::Keep keep_of(const Case &drawn) {
     call.out = out.view;
     call.bias = rv_tensor{};
     call.slopes = nullptr;
+    call.sinks = nullptr;
+    call.table = call.lengths = nullptr;
     for (int64_t first = 0; first < call.k_len; first += width) {
         Tensor units(call.dtype, {call.batch, call.key_heads, call.k_len, width}, Layout{}, 0);
         for (int64_t b = 0; b < call.batch; b++)
@@ -59,7 +61,7 @@ reference::Keep keep_of(const Case &drawn) {
     };
 }
 
-// The bias is given once for many pairs: its gradient is their sum.
+// A bias that is shared by several pairs has the sum of their gradients.
 void compare_bias(const Case &drawn, const reference::Numbers &right) {
     const rv_call &call = drawn.call;
     int64_t last = 0;
@@ -79,13 +81,15 @@ void compare_bias(const Case &drawn, const reference::Numbers &right) {
 }
 
 void reset(Case &drawn) {
-    for (Tensor *tensor : {drawn.out, drawn.lse, drawn.d_query, drawn.d_key, drawn.d_value}) tensor->refill(UNWRITTEN);
+    for (Tensor *tensor : {drawn.out, drawn.lse, drawn.d_query, drawn.d_key, drawn.d_value, drawn.d_sinks})
+        if (tensor) tensor->refill(UNWRITTEN);
     if (drawn.d_bias) drawn.d_bias->refill(0);
 }
 
 std::vector<std::vector<unsigned char>> everything(const Case &drawn) {
     std::vector<std::vector<unsigned char>> bytes;
-    for (Tensor *tensor : {drawn.out, drawn.lse, drawn.d_query, drawn.d_key, drawn.d_value, drawn.d_bias})
+    for (Tensor *tensor :
+         {drawn.out, drawn.lse, drawn.d_query, drawn.d_key, drawn.d_value, drawn.d_bias, drawn.d_sinks})
         if (tensor) bytes.push_back(tensor->bytes());
     return bytes;
 }
@@ -93,7 +97,8 @@ std::vector<std::vector<unsigned char>> everything(const Case &drawn) {
 void run(Case &drawn, int threads, bool forward_only) {
     reset(drawn);
     if (rv_forward(&drawn.call, threads) != RV_OK) fail("rv_forward refused");
-    if (!forward_only && rv_backward(&drawn.call, threads) != RV_OK) fail("rv_backward refused");
+    if (forward_only || drawn.call.table) return;
+    if (rv_backward(&drawn.call, threads) != RV_OK) fail("rv_backward refused");
 }
 
 void check_statistics(Case &drawn) {
@@ -108,6 +113,46 @@ void check_statistics(Case &drawn) {
     }
 }
 
+void move(rv_tensor &tensor, int64_t b, int64_t t) {
+    if (!tensor.data) return;
+    const int64_t offset = b * tensor.stride[0] + t * tensor.stride[2];
+    tensor.data = static_cast<char *>(tensor.data) + offset * bytes_of(tensor.dtype);
+}
+
+// A query by itself, over no more keys than it hears, must have the bits that it has among the others.
+void check_batch_invariant(Case &drawn, int64_t b, int64_t q) {
+    rv_call call = drawn.call;
+    const int64_t ranges_at = b * call.range_stride[0] + q * call.range_stride[2];
+    Tensor out(call.dtype, {1, call.heads, 1, call.value_dim}, Layout{}, UNWRITTEN);
+    Tensor lse(drawn.lse->view.dtype, {1, call.heads, 1, 1}, Layout{}, UNWRITTEN);
+    call.batch = 1, call.q_len = 1, call.q_start += q;
+    call.starts += ranges_at, call.ends += ranges_at;
+    move(call.query, b, q);
+    move(call.bias, b, q);
+    if (call.heard) call.heard += b * call.heard_stride[0];
+    if (call.table) {
+        call.table += b * call.table_stride, call.lengths += b;
+    } else {
+        move(call.key, b, 0);
+        move(call.value, b, 0);
+        call.k_len = 1;
+        for (int64_t h = 0; h < call.heads; h++)
+            for (int64_t r = 0; r < call.ranges; r++) {
+                const int64_t at = h * call.range_stride[1] + r;
+                if (call.starts[at] < call.ends[at]) call.k_len = std::max<int64_t>(call.k_len, call.ends[at]);
+            }
+    }
+    call.out = out.view;
+    call.lse = lse.view.data;
+    if (rv_forward(&call, 2) != RV_OK) fail("rv_forward refused one query");
+    bool same = true;
+    for (int64_t h = 0; h < call.heads; h++) {
+        same = same && lse.get(0, h, 0, 0) == drawn.lse->get(b, h, 0, q);
+        for (int64_t d = 0; d < call.value_dim; d++) same = same && out.get(0, h, 0, d) == drawn.out->get(b, h, q, d);
+    }
+    if (!same) fail("query " + std::to_string(q) + " of item " + std::to_string(b) + " has other bits by itself");
+}
+
 void check(uint64_t seed, const Settings &settings) {
     const int64_t dtypes[] = {RV_FLOAT32, RV_BFLOAT16, RV_FLOAT16, RV_FLOAT64};
     Case drawn(seed, dtypes[seed % 4], settings.most);
@@ -120,19 +165,26 @@ void check(uint64_t seed, const Settings &settings) {
         run(drawn, 1, settings.forward_only);
         compare("out", *drawn.out, right.out, drawn.call.dtype);
         compare("lse", *drawn.lse, right.lse, drawn.lse->view.dtype);
-        if (!settings.forward_only) {
+        if (!settings.forward_only && !drawn.call.table) {
             const reference::Gradients grads = reference::backward(drawn.call, keep);
             compare("d_query", *drawn.d_query, grads.query, drawn.call.dtype);
             compare("d_key", *drawn.d_key, grads.key, drawn.call.dtype);
             compare("d_value", *drawn.d_value, grads.value, drawn.call.dtype);
             if (drawn.d_bias) compare_bias(drawn, grads.bias);
+            if (drawn.d_sinks) compare("d_sinks", *drawn.d_sinks, grads.sinks, drawn.call.dtype);
         }
         const auto alone = everything(drawn);
         for (int threads : {2, 3}) {
             run(drawn, threads, settings.forward_only);
             if (everything(drawn) != alone) fail(std::to_string(threads) + " threads give other bits than one");
         }
-        check_statistics(drawn);
+        const int64_t last = drawn.call.q_len - 1;
+        if (drawn.call.batch_invariant && drawn.call.dropout == 0)
+            for (int64_t b = 0; b < drawn.call.batch; b++)
+                for (int64_t q : {int64_t(0), last / 2, last})
+                    // With pages only the last query stands where it stands among others.
+                    if (q == last || !drawn.call.table) check_batch_invariant(drawn, b, q);
+        if (!drawn.call.table) check_statistics(drawn);
     }
     rv_isa_force(settings.isa);
 }
@@ -150,6 +202,7 @@ void check_nonsense() {
         {"an unknown dtype", [](rv_call &call) { call.dtype = 9; }},
         {"no ranges", [](rv_call &call) { call.ranges = 0; }},
         {"all dropped", [](rv_call &call) { call.dropout = 1; }},
+        {"pages without lengths", [](rv_call &call) { call.table = call.starts, call.block_size = 4; }},
     };
     for (const auto &each : wrong) {
         rv_call call = drawn.call;

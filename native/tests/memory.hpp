@@ -1,4 +1,4 @@
-// Memory that tells when it is touched where it should not be, and tensors in it.
+// Guarded memory, which detects accesses outside of a buffer, and tensors in it.
 #ifndef REARVIEW_TESTS_MEMORY_HPP
 #define REARVIEW_TESTS_MEMORY_HPP
 
@@ -17,8 +17,8 @@
 
 inline int64_t bytes_of(int64_t dtype) { return dtype == RV_FLOAT64 ? 8 : dtype == RV_FLOAT32 ? 4 : 2; }
 
-// A block whose last byte stands before a page that cannot be read, with a canary in front. The address sanitizer
-// watches both sides by itself, and closer, so there it is a plain block.
+// A block whose last byte is followed by an unreadable page, with a canary before it. The address sanitizer checks both
+// sides itself, and more closely, so there it is a plain block.
 class Guarded {
   public:
     explicit Guarded(size_t size) : size_(size) {
@@ -63,7 +63,7 @@ class Guarded {
 };
 
 constexpr unsigned char NAN_BYTE = 0xff;  // every byte of a number: NaN in each of the four types
-constexpr unsigned char UNWRITTEN = 0xa5; // what stands in an output before it is written, and between its rows after
+constexpr unsigned char UNWRITTEN = 0xa5; // the contents of an output before it is written, and between its rows
 
 // Rows of `shape[3]` numbers, `pad` apart, the other axes in the given order from the outermost in; an axis that is
 // shared has stride 0.
@@ -87,7 +87,7 @@ class Tensor {
                 stride *= shape_[size_t(axis)];
             }
         }
-        // Nothing behind the last number, not even the padding of its row.
+        // Nothing follows the last number, not even the padding of its row.
         memory_ = std::make_unique<Guarded>(size_t((last + 1) * bytes_of(dtype)));
         view.data = memory_->data();
         refill(fill);
@@ -100,7 +100,7 @@ class Tensor {
     void set(int64_t b, int64_t h, int64_t t, int64_t d, double value) {
         reference::store(view, reference::at(view, b, h, t, d), value);
     }
-    // Was anything written in front of it, or between its rows?
+    // Whether anything was written before it, or between its rows.
     bool wrote_outside() const {
         std::vector<bool> mine(memory_->size(), false);
         for (int64_t b = 0; b < shape_[0]; b++)

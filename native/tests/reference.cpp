@@ -1,4 +1,4 @@
-// Written to be read beside the formula, not to be fast, and without looking at the kernel.
+// Written to be compared with the formula, independently of the kernel, and not for speed.
 #include "reference_row.hpp"
 
 #include <cmath>
@@ -17,7 +17,7 @@ uint32_t bits_of(float value) {
     return bits;
 }
 
-// Half precision by hand: no compiler option and no instruction is relied on.
+// Half precision in software, so that it depends on no compiler option and no instruction.
 float from_bfloat16(uint16_t half) {
     const uint32_t bits = uint32_t(half) << 16;
     float value;
@@ -56,7 +56,7 @@ Numbers output_of(const rv_call &call, const Row &row, int64_t b, int64_t key_he
     Numbers out(call.value_dim);
     for (size_t i = 0; i < row.keys.size(); i++)
         for (int64_t d = 0; d < call.value_dim; d++) {
-            const double value = row.kept[i] * load(call.value, at(call.value, b, key_head, row.keys[i], d));
+            const double value = row.kept[i] * load(call.value, key_at(call, call.value, b, key_head, row.keys[i], d));
             out.add(d, row.weight[i] * value, row.weight_size[i] * std::fabs(value));
         }
     return out;
@@ -68,13 +68,14 @@ Row row_of(const rv_call &call, const Keep &keep, int64_t b, int64_t h, int64_t 
     Row row;
     std::vector<double> score, score_size;
     const int64_t key_head = h / (call.heads / call.key_heads);
+    const int64_t start = call.lengths ? call.lengths[b] - call.q_len : call.q_start;
     const int64_t first = b * call.range_stride[0] + h * call.range_stride[1] + q * call.range_stride[2];
     for (int64_t r = 0; r < call.ranges; r++) {
         for (int64_t k = call.starts[first + r]; k < call.ends[first + r]; k++) {
             double s = 0, size = 0, slope = 1;
             for (int64_t d = 0; d < call.dim; d++) {
                 const double term =
-                    load(call.query, at(call.query, b, h, q, d)) * load(call.key, at(call.key, b, key_head, k, d));
+                    load(call.query, at(call.query, b, h, q, d)) * load(call.key, key_at(call, call.key, b, key_head, k, d));
                 s += term * call.scale;
                 size += std::fabs(term * call.scale);
             }
@@ -90,7 +91,7 @@ Row row_of(const rv_call &call, const Keep &keep, int64_t b, int64_t h, int64_t 
                 size += std::fabs(bias);
             }
             if (call.slopes) {
-                const double distance = double(call.slopes[h]) * double(std::llabs(call.q_start + q - k));
+                const double distance = double(call.slopes[h]) * double(std::llabs(start + q - k));
                 s -= distance;
                 size += std::fabs(distance);
             }
@@ -101,12 +102,18 @@ Row row_of(const rv_call &call, const Keep &keep, int64_t b, int64_t h, int64_t 
             row.score_size = std::fmax(row.score_size, size);
         }
     }
-    if (row.keys.empty()) return row;
-    double top = -infinity;
+    double top = -infinity, sink = -infinity;
+    if (call.sinks) {
+        sink = load({const_cast<void *>(call.sinks), call.dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32, {}}, h);
+        if (sink > -infinity) row.score_size += std::fabs(sink);
+    }
     long double total = 0;
     for (double s : score) top = std::fmax(top, s);
+    top = std::fmax(top, sink);
+    if (top == -infinity) return row;
     for (double s : score) total += std::exp(s - top);
-    row.lse = top + double(std::log(total));
+    row.lse = top + double(std::log(total + std::exp(sink - top)));
+    row.sink_weight = std::exp(sink - row.lse);
     // A score is off by its own size in the resolution of the sums, and its exponential by as much of itself.
     const double sums = epsilon(call.dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32) / epsilon(call.dtype);
     for (size_t i = 0; i < score.size(); i++) {
@@ -133,6 +140,11 @@ double smallest(int64_t dtype) {
 
 int64_t at(const rv_tensor &tensor, int64_t b, int64_t h, int64_t t, int64_t d) {
     return b * tensor.stride[0] + h * tensor.stride[1] + t * tensor.stride[2] + d * tensor.stride[3];
+}
+
+int64_t key_at(const rv_call &call, const rv_tensor &tensor, int64_t b, int64_t h, int64_t k, int64_t d) {
+    if (!call.table) return at(tensor, b, h, k, d);
+    return at(tensor, call.table[b * call.table_stride + k / call.block_size], h, k % call.block_size, d);
 }
 
 double load(const rv_tensor &tensor, int64_t index) {
@@ -173,7 +185,7 @@ Gradients backward(const rv_call &call, const Keep &keep) {
     const int64_t group = call.heads / call.key_heads;
     const int64_t queries = call.batch * call.heads * call.q_len, keys = call.batch * call.key_heads * call.k_len;
     Gradients answer{Numbers(queries * call.dim), Numbers(keys * call.dim), Numbers(keys * call.value_dim),
-                     Numbers(call.d_bias.data ? queries * call.k_len : 0)};
+                     Numbers(call.d_bias.data ? queries * call.k_len : 0), Numbers(call.heads)};
     for (int64_t b = 0; b < call.batch; b++)
         for (int64_t h = 0; h < call.heads; h++)
             for (int64_t q = 0; q < call.q_len; q++) {
@@ -193,12 +205,13 @@ Gradients backward(const rv_call &call, const Keep &keep) {
                     delta -= load(sums, index);
                     delta_size += std::fabs(load(sums, index));
                 }
+                answer.sinks.add(h, -row.sink_weight * delta, row.sink_weight * (1 + row.score_size) * delta_size);
                 for (size_t i = 0; i < row.keys.size(); i++) {
                     const int64_t k = row.keys[i], key_row = (b * call.key_heads + key_head) * call.k_len + k;
                     double d_weight = 0, d_weight_size = 0;
                     for (int64_t d = 0; d < call.value_dim; d++) {
                         const double d_out = load(call.d_out, at(call.d_out, b, h, q, d));
-                        const double term = d_out * load(call.value, at(call.value, b, key_head, k, d));
+                        const double term = d_out * load(call.value, key_at(call, call.value, b, key_head, k, d));
                         d_weight += term;
                         d_weight_size += std::fabs(term);
                         answer.value.add(key_row * call.value_dim + d, row.weight[i] * row.kept[i] * d_out,
@@ -212,7 +225,7 @@ Gradients backward(const rv_call &call, const Keep &keep) {
                     d_score *= row.slope[i] * call.scale;
                     size *= softcap_size * std::fabs(call.scale);
                     for (int64_t d = 0; d < call.dim; d++) {
-                        const double key = load(call.key, at(call.key, b, key_head, k, d));
+                        const double key = load(call.key, key_at(call, call.key, b, key_head, k, d));
                         const double query = load(call.query, at(call.query, b, h, q, d));
                         answer.query.add(index * call.dim + d, d_score * key, size * std::fabs(key));
                         answer.key.add(key_row * call.dim + d, d_score * query, size * std::fabs(query));

@@ -1,4 +1,4 @@
-// The definition behind the interface of the kernel: with it the binding is tested where the kernel is not in question.
+// The definition behind the interface of the kernel, to test the binding independently of the kernel.
 //
 //     python native/build.py --kernel reference
 #include <algorithm>
@@ -39,6 +39,7 @@ bool makes_sense(const rv_call *call, int64_t threads) {
     if (!call || threads < 1 || call->dtype < RV_FLOAT32 || call->dtype > RV_FLOAT64) return false;
     if (call->key_heads < 1 || call->heads % call->key_heads || call->ranges < 1 || call->dropout >= 1) return false;
     if (call->dim < 1 || call->dim > 256 || call->value_dim < 1 || call->value_dim > 256) return false;
+    if (bool(call->table) != bool(call->lengths)) return false;
     for (const rv_tensor *tensor : {&call->query, &call->key, &call->value, &call->out})
         if (!tensor->data || tensor->dtype != call->dtype || tensor->stride[3] != 1) return false;
     return true;
@@ -78,6 +79,8 @@ int rv_backward(const rv_call *call, int64_t threads) {
     fill(call->d_query, *call, call->heads, call->q_len, call->dim, answer.query.value);
     fill(call->d_key, *call, call->key_heads, call->k_len, call->dim, answer.key.value);
     fill(call->d_value, *call, call->key_heads, call->k_len, call->value_dim, answer.value.value);
+    const rv_tensor d_sinks{call->d_sinks, call->dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32, {}};
+    for (int64_t h = 0; call->d_sinks && h < call->heads; h++) reference::store(d_sinks, h, answer.sinks.value[size_t(h)]);
     size_t index = 0;
     for (int64_t b = 0; call->d_bias.data && b < call->batch; b++)
         for (int64_t h = 0; h < call->heads; h++)

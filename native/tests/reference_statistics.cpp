@@ -1,4 +1,4 @@
-// Statistics from all weights of a row, each as it is defined; `size` is in units of the resolution of the sums.
+// Statistics by their definition, from all weights of a row; `size` is in units of the resolution of the sums.
 #include <cmath>
 #include <limits>
 
@@ -8,7 +8,6 @@ namespace reference {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 int64_t bin_of_distance(int64_t distance, int64_t bins) {
     if (distance < 0) return 0;
@@ -27,22 +26,18 @@ Statistics statistics(const rv_statistics_call &call) {
     Statistics all{Numbers(rows), Numbers(rows), Numbers(rows), Numbers(rows), Numbers(3 * rows),
                    Numbers(heads * attention.k_len), Numbers(heads * bins), Numbers(heads * map_rows * map_columns),
                    Numbers(heads * map_rows), Numbers(rows * attention.k_len)};
-    const rv_tensor sinks{const_cast<void *>(call.sinks), attention.dtype == RV_FLOAT64 ? RV_FLOAT64 : RV_FLOAT32, {}};
     for (int64_t index = 0; index < rows; index++) {
         const int64_t head = index / attention.q_len, q = index % attention.q_len;
         const int64_t position = attention.q_start + q;
         const Row row = row_of(attention, nullptr, head / attention.heads, head % attention.heads, q);
-        const double sink = call.sinks ? load(sinks, head % attention.heads) : -infinity;
-        const double most = std::fmax(row.lse, sink);
-        const double lse = most == -infinity ? most : most + std::log(std::exp(row.lse - most) + std::exp(sink - most));
-        all.lse.add(index, lse, 1 + std::fabs(lse) + row.score_size);
+        all.lse.add(index, row.lse, 1 + std::fabs(row.lse) + row.score_size);
         const int64_t map_row = call.bin_width ? head * map_rows + (position - call.map_origin) / call.bin_width : 0;
         if (call.bin_width && !row.keys.empty()) all.rows_heard.add(map_row, 1, 1);
         double top = 0;
-        const double unsure = 2 + 2 * row.score_size + (sink > -infinity ? std::fabs(sink) + std::fabs(row.lse) : 0);
+        const double unsure = 2 + 2 * row.score_size + (attention.sinks ? std::fabs(row.lse) : 0);
         for (size_t i = 0; i < row.keys.size(); i++) {
             const int64_t k = row.keys[i], distance = position - k;
-            const double weight = row.weight[i] * std::exp(row.lse - lse), size = weight * unsure;
+            const double weight = row.weight[i], size = weight * unsure;
             const double bits = weight > 0 ? std::fabs(std::log(weight)) : 0;
             all.weights.add(index * attention.k_len + k, weight, size);
             all.entropy.add(index, weight > 0 ? -weight * std::log(weight) : 0,

@@ -1,11 +1,11 @@
-"""The kernel's own tests: built plain, with sanitizers, and under valgrind, and run.
+"""Build and run the kernel's own tests: plain, with sanitizers, and under valgrind.
 
-    python native/tests/run.py              # all of it, minutes
+    python native/tests/run.py              # everything, takes minutes
     python native/tests/run.py --short      # what continuous integration runs
-    python native/tests/run.py plain --cases 1 --seed 77     # one way, words for the program behind it
+    python native/tests/run.py plain --cases 1 --seed 77     # one way, followed by arguments of the program
 
-Ways: `plain` (guard pages around every buffer), `sanitized` (-fsanitize=address,undefined), `valgrind` (which knows no
-AVX-512: the plainer instruction sets are forced).
+Ways: `plain` (guard pages around every buffer), `sanitized` (-fsanitize=address,undefined), `valgrind` (which does not
+support AVX-512, so other instruction sets are forced).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from native import build
 
 FOLDER = Path(__file__).resolve().parent
-SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-# Cases of a long and of a short run. Valgrind takes thirty times as long, and small calls say as much there.
+SANITIZERS = ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+# The number of cases of a long and of a short run. Valgrind takes thirty times as long, so its calls are small.
 CASES = {"plain": (3000, 200), "sanitized": (400, 40), "valgrind": (40, 4)}
 SMALL = ("--most", "30000")
 TESTS = ("reference.cpp", "reference_statistics.cpp", "check.cpp")
 
 
 def program(way: str) -> Path:
-    """The test program, brought up to date."""
+    """The path of the test program, compiled if necessary."""
     compiler = build.Compiler.find()
     flags = SANITIZERS if way == "sanitized" else ()
-    # The plain one is made of the very objects that the library is made of.
+    # The plain program is linked from the objects of the library.
     kernel = build.OBJECTS / ("sanitized" if way == "sanitized" else "native")
     folder = kernel / "tests"
-    with build.locked():
-        # Sanitized code takes long to compile: the plainest and the widest of the instruction sets stand for all.
+    with build.locked(kernel.name):
+        # Sanitized code takes long to compile, so only the most portable and the widest instruction set are built.
         only = "avx512_bf16.cpp" if way == "sanitized" else None
         objects = compiler.compile(build.kernel_sources(compiler, flags, only=only), kernel)
         tests = [build.Source(FOLDER / name, flags) for name in TESTS]
@@ -49,7 +49,7 @@ def run(way: str, words: list[str]) -> int:
     if way == "valgrind":
         valgrind = shutil.which("valgrind")
         if not valgrind:
-            print("valgrind is not installed: left out")
+            print("valgrind is not installed, so it is left out")
             return 0
         options = [
             "--error-exitcode=9",

@@ -1,4 +1,4 @@
-// A drawn call, as one for statistics: its outputs, and what is right for them.
+// A random call of rv_statistics: its outputs, and the expected values.
 #ifndef REARVIEW_TESTS_STATISTICS_CASE_HPP
 #define REARVIEW_TESTS_STATISTICS_CASE_HPP
 
@@ -34,12 +34,6 @@ class StatisticsCase {
             call.map = output("map", call.map_rows, call.map_columns)->view.data;
             call.rows_heard = output("rows_heard", 1, call.map_rows)->view.data;
         }
-        if (random.chance(0.3)) {
-            made.push_back(std::make_unique<Tensor>(sums, std::vector<int64_t>{1, 1, 1, attention.heads}, Layout{}, 0));
-            for (int64_t h = 0; h < attention.heads; h++)
-                made.back()->set(0, 0, 0, h, random.chance(0.1) ? -INFINITY : 3 * random.normal());
-            call.sinks = made.back()->view.data;
-        }
         call.links = random.chance(0.2) ? 0 : random.chance(0.8) ? random.between(1, 20) : random.between(20, 300);
         call.link_weight = output("link_weight", 1, call.links)->view.data;
         const std::vector<int64_t> places(size_t(attention.batch * attention.heads * call.links), 77);
@@ -48,8 +42,7 @@ class StatisticsCase {
     }
 
     void run(int threads) {
-        for (auto &each : made)
-            if (each->view.data != call.sinks) each->refill(is_zeroed(each->view.data) ? 0 : UNWRITTEN);
+        for (auto &each : made) each->refill(is_zeroed(each->view.data) ? 0 : UNWRITTEN);
         if (rv_statistics(&call, threads) != RV_OK) fail("rv_statistics refused");
     }
 
@@ -61,7 +54,7 @@ class StatisticsCase {
             {"rows_heard", &right.rows_heard},
         };
         for (const auto &each : all)
-            if (const Tensor *came = named(each.first)) compare(("statistics, " + each.first).c_str(), *came, *each.second, sums);
+            if (const Tensor *got = named(each.first)) compare(("statistics, " + each.first).c_str(), *got, *each.second, sums);
         judge_links(right.weights);
     }
 
@@ -95,7 +88,7 @@ class StatisticsCase {
         return nullptr;
     }
 
-    // Each is as strong as one of its rank, is the weight of its own pair, and comes once.
+    // Each link has the weight of its rank, has the weight of its own pair, and occurs once.
     void judge_links(const reference::Numbers &weights) const {
         const int64_t q_len = call.attention.q_len, k_len = call.attention.k_len, pairs = q_len * k_len;
         const int before = failures;
@@ -107,15 +100,15 @@ class StatisticsCase {
             std::set<int64_t> taken;
             for (int64_t n = 0; n < call.links && failures == before; n++) {
                 const int64_t at = head * call.links + n, q = call.link_query[at], k = call.link_key[at];
-                const double came = reference::load(named("link_weight")->view, at);
+                const double got = reference::load(named("link_weight")->view, at);
                 const size_t rank = n < pairs ? order[size_t(n)] : 0;
-                compare_one("statistics, a link", came, n < pairs ? weights.value[rank] : 0,
+                compare_one("statistics, a link", got, n < pairs ? weights.value[rank] : 0,
                             n < pairs ? weights.size[rank] : 0, sums, sums);
-                if (q == -1 && k == -1 && came == 0) continue;
+                if (q == -1 && k == -1 && got == 0) continue;
                 const int64_t pair = (q - call.attention.q_start) * k_len + k;
                 if (pair < 0 || pair >= pairs || k < 0 || k >= k_len || !taken.insert(pair).second)
                     return fail("statistics, a link: no pair, or one that was there");
-                compare_one("statistics, a link's pair", came, weights.value[size_t(head * pairs + pair)],
+                compare_one("statistics, a link's pair", got, weights.value[size_t(head * pairs + pair)],
                             weights.size[size_t(head * pairs + pair)], sums, sums);
             }
         }

@@ -1,4 +1,4 @@
-"""The judge of `statistics`: every figure from the full matrix of weights, written down as it is defined."""
+"""The definition that tests compare `statistics` with: every number from the full matrix of weights."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FullMatrix:
         assert seen.expected_map is not None
         assert seen.map_size is not None
         assert max(seen.map.shape[-2:]) <= seen.map_size
-        # One row a bin, 1 where a position is in it.
+        # One row per bin, 1 where a position is in it.
         query_bin = (self.query - min(0, self.frame.q_start)) // seen.bin_width
         key_bin = self.key // seen.bin_width
         rows = torch.nn.functional.one_hot(query_bin).double().T

@@ -1,4 +1,4 @@
-"""attend and weights: the forms of input, what the options mean, what is refused and how it is said."""
+"""attend and weights: forms of input, the meaning of the options, and the messages of refusals."""
 
 import math
 from collections.abc import Callable
@@ -26,6 +26,7 @@ from rearview import (
     window,
 )
 from rearview.errors import BadArgument
+from tests.native_kernel import NATIVE
 
 BATCH, HEADS, TIME, DIM = 2, 4, 7, 8
 ENGINES = ["auto", "reference", "sdpa", "blocks"]
@@ -74,7 +75,7 @@ def test_two_three_and_four_axes_agree(engine: str):
 
 
 @engines
-def test_the_default_is_to_look_back_only(engine: str):
+def test_the_default_mask_is_causal(engine: str):
     query, key, value = inputs()
     lower = torch.ones(TIME, TIME, dtype=torch.bool).tril()
     assert torch.allclose(attend(query, key, value, engine=engine), by_hand(query, key, value, lower)[0])
@@ -175,12 +176,12 @@ def test_the_gradient_of_the_log_sum_exp(engine: str, mask: Mask):
         out, lse = attend(*tensors, mask=mask, return_lse=True, engine=engine)
         heard = lse > -math.inf
         total = (lse[heard] * d_lse[heard]).sum() + ((out * d_out).sum() if use_out else 0)
-        # The log-sum-exp alone does not know the values.
+        # The log-sum-exp does not depend on the values.
         return torch.autograd.grad(total, tensors, materialize_grads=True)
 
     for use_out in (True, False):
-        for came, expected in zip(grads(engine, use_out), grads("reference", use_out), strict=True):
-            assert torch.allclose(came, expected)
+        for got, expected in zip(grads(engine, use_out), grads("reference", use_out), strict=True):
+            assert torch.allclose(got, expected)
 
 
 # Weights.
@@ -244,13 +245,13 @@ def test_weights_of_nothing(q_len: int, k_len: int):
 
 
 @pytest.mark.parametrize("rows", [TIME, -TIME - 1, [0, 99], [0.5], True, "0", [[0]]], ids=str)
-def test_rows_that_are_none(rows: Any):
+def test_invalid_rows(rows: Any):
     query, key, _ = inputs()
     with pytest.raises(BadArgument, match=f"^rows: expected indices of the {TIME} queries, got "):
         weights(query, key, rows=rows)
 
 
-# Refusals: each names the argument, what was expected, what came, and what to do.
+# Refusals: each names the argument, what was expected, what was given, and what to do.
 
 q, k, v = inputs()
 
@@ -297,7 +298,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         call(mask=documents([0, 0, 1])),
         r"^documents\(ids\): expected an id for each of the 7 positions, got 3 ids\.",
     ),
-    (call(engine="flash"), "^engine: expected auto, reference, sdpa, blocks, native, flex, got 'flash'"),
+    (call(engine="flash"), "^engine: expected auto, native, flex, sdpa, blocks, reference, got 'flash'"),
     (call(engine=None), "^engine: expected auto, .*, got None"),
     (call(scale=math.nan), "^scale: expected a finite number, got nan"),
     (call(scale="1"), "^scale: expected a finite number, got '1'"),
@@ -318,7 +319,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (call(bias=alibi(3)), "^bias: expected alibi for 4 heads, got 3 slopes"),
     (lambda: alibi(0), r"^alibi\(heads\): expected an integer of at least 1, got 0"),
     (lambda: alibi(torch.tensor([1, 2])), r"^alibi\(heads\): expected a number of heads, or constant float slopes"),
-    (lambda: alibi(torch.ones(2, requires_grad=True)), r"^alibi\(heads\): .*Slopes that learn are a bias tensor"),
+    (
+        lambda: alibi(torch.ones(2, requires_grad=True)),
+        r"^alibi\(heads\): .*For learned slopes pass a bias tensor: bias=-slopes",
+    ),
 ]
 
 
@@ -326,6 +330,17 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 def test_refusals(attempt: Callable[[], object], message: str):
     with pytest.raises(RearviewError, match=message):
         attempt()
+
+
+@pytest.mark.parametrize("engine", ["reference", "blocks", "sdpa", NATIVE])
+def test_alibi_in_float64_is_computed_in_float64(engine: str):
+    x = torch.randn(1, 3, 65, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    slopes = alibi([0.3, 0.123, 0.0013])
+    distance = (torch.arange(65.0).unsqueeze(1) - torch.arange(65.0)).abs().double()
+    scores = x @ x.transpose(-1, -2) / math.sqrt(8) - slopes.slopes.double().view(3, 1, 1) * distance
+    expected = scores.masked_fill(distance.new_ones(65, 65).triu(1).bool(), -torch.inf).softmax(-1) @ x
+    got = attend(x, x, x, bias=slopes, engine=engine)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -337,19 +352,21 @@ def test_refusals(attempt: Callable[[], object], message: str):
         ("flex", {"dropout": 0.1}, "it has no dropout"),
         ("flex", {"requires_grad": True}, "FlexAttention on a CPU is forward only"),
         ("flex", {"return_lse": True}, "FlexAttention on a CPU does not return the log-sum-exp"),
+        ("flex", {"dtype": torch.float64}, "FlexAttention has no float64 kernel"),
     ],
 )
 def test_a_named_engine_never_falls_back(engine: str, options: dict[str, Any], reason: str):
-    needs_grad = options.pop("requires_grad", False)
-    query = q.clone().requires_grad_(needs_grad)
+    options = dict(options)
+    needs_grad, dtype = options.pop("requires_grad", False), options.pop("dtype", torch.float32)
+    query, key, value = q.to(dtype, copy=True).requires_grad_(needs_grad), k.to(dtype), v.to(dtype)
     with pytest.raises(Unsupported, match=f"^engine '{engine}' cannot do this exactly:\n") as refusal:
-        attend(query, k, v, engine=engine, **options)
+        attend(query, key, value, engine=engine, **options)
     assert refusal.value.reasons == (reason,)
     assert str(refusal.value).endswith(
         f"  - {reason}\nengine='auto' chooses one that can; plan(...) says which and why."
     )
-    # What it refuses, auto does.
-    assert attend(query, k, v, **options) is not None
+    # What this engine refuses, auto computes.
+    assert attend(query, key, value, **options) is not None
 
 
 def test_all_reasons_are_given():

@@ -1,4 +1,4 @@
-"""The cache of keys and values: even and uneven batches, what is left and put, and what is refused."""
+"""The cache of keys and values: equal and unequal lengths, `take` and `put`, and errors."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def some(batch: int, count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Ten
     return tuple(torch.randn(2, batch, HEADS, count, DIM, generator=generator))  # pyright: ignore[reportReturnType]
 
 
-def test_what_goes_in_comes_out_in_order():
+def test_append_keeps_the_order():
     cache = cache_of()
     first, second = some(3, 3), some(3, 2, seed=1)
     cache.append(*first)
@@ -39,7 +39,7 @@ def test_the_memory_is_taken_once():
         assert keys.data_ptr() == at
 
 
-def test_items_that_hold_unequally_many_go_on_behind_their_own():
+def test_new_positions_follow_those_of_each_item():
     cache = cache_of()
     key, value = some(3, 4)
     cache.append(key, value)
@@ -75,7 +75,7 @@ def test_an_uneven_step_hears_what_each_item_hears_alone(mask):
         torch.testing.assert_close(together[item : item + 1], alone)
 
 
-def test_keeping_equally_many_makes_it_even_again():
+def test_keeping_equal_numbers_makes_the_cache_even_again():
     cache = cache_of()
     cache.append(*some(3, 4))
     cache.keep([4, 1, 2])
@@ -85,7 +85,28 @@ def test_keeping_equally_many_makes_it_even_again():
     assert repr(cache.placed(causal())) == "causal()"
 
 
-def test_taking_items_leaves_the_others():
+@pytest.mark.parametrize(
+    "paths", [[[0, 2, 5], [1, 4], [3]], [[0, 1, 2], [], [0, 1, 2, 3, 4, 5]], [[], [], []], [[5], [4, 5], [1, 3, 5]]]
+)
+def test_keeping_a_path_is_the_cache_of_that_path_alone(paths):
+    cache, lengths = cache_of(max_len=12), [5, 2, 0]
+    text, nodes, more = some(3, 5), some(3, 6, seed=1), some(3, 1, seed=2)
+    cache.append(*text)
+    cache.keep(lengths)
+    cache.append(*nodes)
+    cache.keep(lengths, paths)
+    held = cache.lengths
+    keys, values = cache.append(*more)
+    for item, (length, path) in enumerate(zip(lengths, paths, strict=True)):
+        alone = cache_of(batch=1, max_len=12)
+        for part, count in ((text, range(length)), (nodes, path), (more, [0])):
+            alone.append(*(each[item : item + 1, :, list(count)] for each in part))
+        assert held[item] == len(alone) - 1
+        assert torch.equal(keys[item, :, : len(alone)], alone.keys[0, :, : len(alone)])
+        assert torch.equal(values[item, :, : len(alone)], alone.values[0, :, : len(alone)])
+
+
+def test_take_drops_the_other_items():
     cache = cache_of()
     key, value = some(3, 4)
     cache.append(key, value)
@@ -100,7 +121,7 @@ def test_taking_items_leaves_the_others():
     assert len(cache) == 2
 
 
-def test_putting_replaces_what_items_held():
+def test_put_replaces_the_contents_of_items():
     cache, other = cache_of(), cache_of(batch=2, max_len=5)
     key, value = some(3, 4)
     cache.append(key, value)
@@ -114,7 +135,7 @@ def test_putting_replaces_what_items_held():
     assert torch.equal(cache.keys[1, :, :4], key[1])
 
 
-def test_reset_forgets_everything():
+def test_reset_drops_everything():
     cache = cache_of()
     cache.append(*some(3, 4))
     cache.keep([1, 2, 3])
@@ -136,12 +157,25 @@ def full_cache() -> KeyValueCache:
         (lambda c: (c.reset(), c.append(*some(2, 1))), "cache: expected keys of batch x heads [3, 2], torch.float32"),
         (
             lambda c: c.keep([5, 1, 1]),
-            "lengths: expected for each item at most what it holds, [4, 4, 4], got [5,",
+            "lengths: expected at most the number of positions that each item holds, [4, 4, 4], got [5,",
         ),
-        (lambda c: c.keep([1, 1]), "lengths: expected for each item at most what it holds, [4, 4, 4], got [1, 1]."),
+        (
+            lambda c: c.keep([1, 1]),
+            "lengths: expected at most the number of positions that each item holds, [4, 4, 4], got [1, 1].",
+        ),
         (lambda c: c.keep([1, -1, 1]), "lengths: expected an integer of at least 0, got -1."),
-        (lambda c: c.take([0, 3]), "items: expected items of the batch, 0 to 2, each once, got [0, 3]."),
-        (lambda c: c.take([1, 1]), "items: expected items of the batch, 0 to 2, each once, got [1, 1]."),
+        (
+            lambda c: c.keep([1, 2, 4], [[2, 1], [], []]),
+            "paths: expected rising numbers of nodes for each item, of which there are [3, 2, 0], got [[2, 1]",
+        ),
+        (
+            lambda c: c.keep([1, 2, 4], [[0], [], [0]]),
+            "paths: expected rising numbers of nodes for each item, of which",
+        ),
+        (lambda c: c.keep([1, 2, 4], [[0], []]), "paths: expected rising numbers of nodes for each item"),
+        (lambda c: c.keep([1, 2, 4], [[-1], [], []]), "paths: expected an integer of at least 0, got -1."),
+        (lambda c: c.take([0, 3]), "items: expected items of the batch, 0 to 2, got [0, 3]."),
+        (lambda c: c.put([1, 1], cache_of(batch=2)), "items: expected items of the batch, each once, got [1, 1]."),
         (
             lambda c: c.put([0], cache_of(batch=2)),
             "other: expected a cache of 1 items that holds at most 4 positions, got 2 items, 0 positions.",

@@ -1,16 +1,22 @@
-"""The contract of every engine, against the float64 reference: one grid that a new engine joins by one line.
+"""The contract of every engine, against the float64 reference: one grid that a new engine joins with one line.
 
-On a CPU the flex engine runs uncompiled here (one kernel is compiled in test_flex.py); on a GPU, compiled.
+An engine may refuse only what `REFUSALS` expects, with those reasons, and must then refuse it. On a CPU the flex engine
+runs uncompiled here (some kernels are compiled in test_flex.py); on a GPU, compiled.
 """
 
+import functools
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import flex_attention
 
-from rearview import Unsupported, alibi, attend, causal, documents, padding, window
+from rearview import Pages, Unsupported, alibi, attend, causal, documents, padding, window
+from rearview.attention.call import Call
 from rearview.attention.engines import ENGINES, flex
+from rearview.attention.engines.native import library
 from rearview.masks import Frame
 from tests.mask_families import FAMILIES
 
@@ -22,7 +28,6 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Largest difference from float64 on inputs of size 1, in units of the dtype's own resolution.
 FORWARD_UNITS, GRADIENT_UNITS = 24, 120
 
-engines = pytest.mark.parametrize("engine", list(ENGINES))
 families = pytest.mark.parametrize("family", list(FAMILIES))
 pytestmark = [
     # FlexAttention warns whoever runs it uncompiled in earnest.
@@ -39,6 +44,13 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).r
 def uncompiled_on_cpu(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(flex, "_compiled", lambda function, device: function)
+        # Even uncompiled, FlexAttention traces every new shape and mask. Untraced, it runs the same operator.
+        monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+@pytest.fixture
+def traced(uncompiled_on_cpu, monkeypatch):
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
 
 
 def draw(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:
@@ -62,22 +74,116 @@ def leaves(engine: str, tensors: list[Tensor]) -> list[Tensor]:
     return [tensor.requires_grad_(trains) for tensor in tensors]
 
 
+def native_refuses(call: Call) -> list[str]:
+    if library.MISSING is not None:
+        return [library.MISSING]
+    if DEVICE != "cpu":
+        return [f"it is a CPU kernel, and the tensors are on {DEVICE}"]
+    expected = {
+        "the mask has no range form, and ranges are all that it reads of one": not call.mask.has_ranges,
+        "it has no gradients through pages": call.pages is not None and call.needs_grad,
+    }
+    return [reason for reason, holds in expected.items() if holds]
+
+
+def products_refuse(call: Call) -> list[str]:
+    return ["its matrix products add up in an order that depends on the sizes"] if call.batch_invariant else []
+
+
+def blocks_refuses(call: Call) -> list[str]:
+    return (["it does not read pages"] if call.pages else []) + products_refuse(call)
+
+
+def flex_refuses(call: Call) -> list[str]:
+    per_key_head = call.frame.q_len * call.queries_per_key_head
+    expected = {
+        "it does not read pages": call.pages is not None,
+        "FlexAttention adds up in an order that depends on the sizes": call.batch_invariant,
+        "FlexAttention on a CPU is forward only": DEVICE == "cpu" and call.needs_grad,
+        "FlexAttention does not compile at every size with a bias that needs gradients": (
+            isinstance(call.bias, Tensor) and call.bias.requires_grad
+        ),
+        "FlexAttention on a CPU does not return the log-sum-exp": DEVICE == "cpu" and call.return_lse,
+        "FlexAttention has no float64 kernel": call.query.dtype == torch.float64,
+        f"FlexAttention does not compile for {per_key_head} short queries per key head": (
+            DEVICE != "cpu" and call.frame.q_len < 128 < per_key_head
+        ),
+    }
+    return [reason for reason, holds in expected.items() if holds]
+
+
+def sdpa_refuses(call: Call) -> list[str]:
+    expected = {
+        "it does not read pages": call.pages is not None,
+        "PyTorch's kernels add up in an order that depends on the sizes": call.batch_invariant,
+        "it does not return the log-sum-exp": call.return_lse,
+        "it has no softcap": call.softcap is not None,
+    }
+    reasons = [reason for reason, holds in expected.items() if holds]
+    if call.pages is not None:
+        return reasons
+    # The grid has ordinary numbers and the largest ones of a dtype, and nothing in between that could overflow.
+    heard = call.visible().any(-2).expand(call.batch, call.heads, -1)
+    heard = heard.unflatten(1, (call.key_heads, call.queries_per_key_head)).any(2)
+    largest = any(bool((each[heard].abs() == torch.finfo(each.dtype).max).any()) for each in (call.key, call.value))
+    added = call.needs_dense_mask or (
+        DEVICE != "cpu" and call.query.dtype in (torch.float32, torch.float64) and not call.hears_everything
+    )
+    if not reasons and largest and added and call.query.dtype != torch.float16:
+        reasons.append("inputs this large can overflow to inf at keys that the mask forbids, and inf x 0 is NaN")
+    return reasons
+
+
+# What each engine refuses in this grid, written down apart from the engines. An engine that is not here refuses none.
+REFUSALS: dict[str, Callable[[Call], list[str]]] = {
+    "native": native_refuses,
+    "flex": flex_refuses,
+    "sdpa": sdpa_refuses,
+    "blocks": blocks_refuses,
+    "reference": products_refuse,
+}
+
+
+class Refused(Exception):
+    """The engine has refused a call, as expected: there is nothing more to hold it to."""
+
+
 def run(engine: str, *tensors: Tensor, **options):
-    """`attend`, or a skip when the engine says with reasons that it cannot: that is the contract too."""
+    """`attend`; or, where a refusal is expected, a check that the engine gives exactly the expected reasons."""
+    expected = REFUSALS[engine](Call.of(*tensors, **options)) if engine in REFUSALS else []
     try:
-        return attend(*tensors, engine=engine, **options)
+        out, reasons = attend(*tensors, engine=engine, **options), []
     except Unsupported as refusal:
-        if not refusal.reasons:
-            raise
-        pytest.skip(str(refusal))
+        out, reasons = None, list(refusal.reasons)
+    if out is None:
+        assert reasons == expected
+        raise Refused
+    assert expected == [], "the engine has computed what it was expected to refuse"
+    return out
 
 
-def assert_close(came: Tensor, expected: Tensor, dtype: torch.dtype, units: int) -> None:
-    assert came.dtype == dtype
+def ends_where_refused(test: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def held(*arguments, **parameters):
+        try:
+            test(*arguments, **parameters)
+        except Refused:
+            return
+
+    return held
+
+
+def engines(test: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: the test for every engine, until it refuses as expected."""
+    return pytest.mark.parametrize("engine", list(ENGINES))(ends_where_refused(test))
+
+
+def assert_close(got: Tensor, expected: Tensor, dtype: torch.dtype, units: int) -> None:
+    assert got.dtype == dtype
     # Sums over the keys of values of size 1 grow like their square root at most.
-    came, expected = came.detach().double(), expected.detach().double()
+    got, expected = got.detach().double(), expected.detach().double()
     limit = units * torch.finfo(dtype).eps * max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(came, expected, rtol=0, atol=limit)
+    torch.testing.assert_close(got, expected, rtol=0, atol=limit)
 
 
 @engines
@@ -99,9 +205,9 @@ def test_gradients(engine, family, dtype):
         tensors = [tensor.requires_grad_() for tensor in inputs(length, dtype)]
         upcast = [tensor.detach().double().requires_grad_() for tensor in tensors]
         d_out = draw(BATCH, HEADS, length, VALUE_DIM, dtype=dtype, seed=13)
-        came = torch.autograd.grad(run(engine, *tensors, mask=mask), tensors, d_out)
+        got = torch.autograd.grad(run(engine, *tensors, mask=mask), tensors, d_out)
         expected = torch.autograd.grad(reference(*upcast, mask=mask), upcast, d_out.double())
-        for grad, wanted in zip(came, expected, strict=True):
+        for grad, wanted in zip(got, expected, strict=True):
             assert_close(grad, wanted, dtype, GRADIENT_UNITS)
 
 
@@ -120,8 +226,8 @@ def test_gradient_of_a_bias(engine, family, shape):
     if not out.requires_grad:
         return
     d_out = draw(*out.shape, dtype=dtype, seed=15)
-    came, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
-    for grad, want in zip(came, wanted, strict=True):
+    got, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
+    for grad, want in zip(got, wanted, strict=True):
         assert_close(grad, want, dtype, GRADIENT_UNITS)
 
 
@@ -134,13 +240,49 @@ def test_cached_equals_uncached(engine, family, steps):
     # Queries stand at the last positions of the keys, so a mask that looks ahead hears less when less has been said.
     looks_back = mask & causal()
     query, key, value = inputs(length, dtype, key_heads=2)
-    whole = run(engine, query, key, value, mask=looks_back)
+    whole, ahead = (run(engine, query, key, value, mask=each) for each in (looks_back, mask))
     edges = range(length + 1) if steps == "one by one" else [0, 7, 8, 20, 33]
     for start, end in itertools.pairwise(edges):
         step = run(engine, query[:, :, start:end], key[:, :, :end], value[:, :, :end], mask=looks_back)
         assert_close(step, whole[:, :, start:end], dtype, FORWARD_UNITS)
         placed = run(engine, query[:, :, start:end], key, value, mask=mask, q_start=start)
-        assert_close(placed, run(engine, query, key, value, mask=mask)[:, :, start:end], dtype, FORWARD_UNITS)
+        assert_close(placed, ahead[:, :, start:end], dtype, FORWARD_UNITS)
+
+
+@engines
+@families
+@pytest.mark.parametrize("q_len", [1, 5, 65])
+@dtypes
+def test_pages(engine, family, q_len, dtype):
+    # A pool in which the blocks of the items are mixed, with one block that holds NaN.
+    length, size = 65, 16
+    mask = FAMILIES[family](BATCH, HEADS, length)
+    query, key, value = inputs(length, dtype, key_heads=2)
+    order = torch.randperm(5 * BATCH + 1, generator=torch.Generator().manual_seed(17)).to(DEVICE)
+    pools = []
+    for tensor in (key, value):
+        padded = torch.nn.functional.pad(tensor, (0, 0, 0, 5 * size - length), value=torch.nan)
+        by_block = padded.unflatten(2, (5, size)).transpose(1, 2).flatten(0, 1)
+        pool = torch.full((len(order), *by_block.shape[1:]), torch.nan, dtype=dtype, device=DEVICE)
+        pool[order[:-1]] = by_block
+        pools.append(pool)
+    pages = Pages(order[:-1].view(BATCH, 5), [length] * BATCH)
+    got = run(engine, query[:, :, -q_len:], *pools, mask=mask, pages=pages)
+    assert_close(got, reference(query[:, :, -q_len:], key, value, mask=mask), dtype, FORWARD_UNITS)
+
+
+@engines
+@families
+@dtypes
+def test_batch_invariant(engine, family, dtype):
+    length = 65
+    mask = FAMILIES[family](BATCH, HEADS, length)
+    query, key, value = inputs(length, dtype, key_heads=2)
+    whole = run(engine, query, key, value, mask=mask, batch_invariant=True)
+    assert_close(whole, reference(query, key, value, mask=mask), dtype, FORWARD_UNITS)
+    for start, end in [(0, 1), (1, 40), (40, 41), (41, 64), (64, 65)]:
+        part = run(engine, query[:, :, start:end], key, value, mask=mask, q_start=start, batch_invariant=True)
+        assert torch.equal(part, whole[:, :, start:end])
 
 
 @engines
@@ -150,8 +292,8 @@ def test_fewer_key_heads(engine, family, key_heads):
     mask = FAMILIES[family](BATCH, HEADS, 65)
     query, key, value = inputs(65, torch.float32, key_heads=key_heads)
     repeated = [tensor.repeat_interleave(HEADS // key_heads, dim=1) for tensor in (key, value)]
-    came = run(engine, query, key, value, mask=mask)
-    assert_close(came, reference(query, *repeated, mask=mask), torch.float32, FORWARD_UNITS)
+    got = run(engine, query, key, value, mask=mask)
+    assert_close(got, reference(query, *repeated, mask=mask), torch.float32, FORWARD_UNITS)
 
 
 @engines
@@ -204,7 +346,7 @@ def test_log_sum_exp(engine, dtype):
 @engines
 @families
 @dtypes
-def test_keys_that_nobody_hears_may_hold_anything(engine, family, dtype):
+def test_keys_that_no_query_hears_may_hold_anything(engine, family, dtype):
     length = 65
     hole = torch.ones(BATCH, length, dtype=torch.bool)
     hole[0, 5:9], hole[1, -3:] = False, False
@@ -215,12 +357,12 @@ def test_keys_that_nobody_hears_may_hold_anything(engine, family, dtype):
     assert bool(unheard.any())
     garbage = torch.tensor([torch.nan, torch.inf, -torch.inf], device=DEVICE, dtype=dtype).repeat(22)[:length, None]
     dirty = [clean[0], *leaves(engine, [torch.where(unheard, garbage, tensor).detach() for tensor in clean[1:]])]
-    expected, came = (run(engine, *tensors, mask=mask) for tensors in (clean, dirty))
-    assert torch.equal(came, expected)
-    if not came.requires_grad:
+    expected, got = (run(engine, *tensors, mask=mask) for tensors in (clean, dirty))
+    assert torch.equal(got, expected)
+    if not got.requires_grad:
         return
     wanted = torch.autograd.grad(expected.sum(), clean)
-    grads = torch.autograd.grad(came.sum(), dirty)
+    grads = torch.autograd.grad(got.sum(), dirty)
     for grad, want in zip(grads, wanted, strict=True):
         assert torch.equal(grad, want)
 
@@ -241,12 +383,13 @@ def test_invisible_keys_change_nothing_bit_for_bit(engine, family, dtype, size):
         hidden = ~visible[:, :, row].unflatten(1, (2, 2)).any(2).unsqueeze(-1)
         signs = draw(*key.shape, dtype=dtype, seed=row).sign() * torch.full_like(key, other)
         changed = [torch.where(hidden, signs, tensor) for tensor in (key, value)]
-        came = run(engine, query, *changed, mask=mask)
-        assert torch.equal(came[:, :, row], expected[:, :, row])
+        got = run(engine, query, *changed, mask=mask)
+        assert torch.equal(got[:, :, row], expected[:, :, row])
 
 
 @pytest.mark.parametrize("engine", ["reference", "blocks", "native"])
 @families
+@ends_where_refused
 def test_second_order(engine, family):
     mask = FAMILIES[family](1, 2, 5)
     tensors = [draw(1, 2, 5, 3, dtype=torch.float64, seed=seed).requires_grad_() for seed in range(3)]
@@ -257,10 +400,18 @@ def test_second_order(engine, family):
 @engines
 @pytest.mark.parametrize(
     "option",
-    [{"scale": 0.3}, {"softcap": 1.5}, {"bias": "alibi"}, {"softcap": 1.5, "bias": "alibi", "scale": 2.0}],
+    [
+        {"scale": 0.3},
+        {"scale": 0.0},
+        {"scale": -0.3},
+        {"softcap": 1.5},
+        {"bias": "alibi"},
+        {"softcap": 1.5, "bias": "alibi", "scale": 2.0},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("family", ["causal", "sinks and window", "per head", "dilated", "padding left"])
+@pytest.mark.usefixtures("traced")
 def test_options(engine, family, option):
     option = option | ({"bias": alibi(HEADS)} if "bias" in option else {})
     mask = FAMILIES[family](BATCH, HEADS, 65)
@@ -271,8 +422,8 @@ def test_options(engine, family, option):
     if not out.requires_grad:
         return
     d_out = draw(*out.shape, dtype=torch.float32, seed=16)
-    came, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
-    for grad, want in zip(came, wanted, strict=True):
+    got, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
+    for grad, want in zip(got, wanted, strict=True):
         assert_close(grad, want, torch.float32, GRADIENT_UNITS)
 
 

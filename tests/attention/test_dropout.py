@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rearview import Mask, Unsupported, attend, causal, dilated, full, padding, per_head, prefix, weights, window
-from rearview.attention.engines.blocks import work
+from rearview.attention.engines.blocks import schedule
 from tests.native_kernel import NATIVE, needs_native
 
 BATCH, HEADS, TIME, DIM = 2, 2, 9, 4
@@ -26,7 +26,7 @@ engines_and_masks = pytest.mark.parametrize(
 def many_tiles(monkeypatch: pytest.MonkeyPatch):
     """Strips of 4 queries and tiles of 3 keys, so that these small inputs are dropped out tile by tile."""
     for name, size in {"SHORT_ROW_STRIP": 4, "LONG_ROW_STRIP": 4, "KEYS_PER_TILE": 3}.items():
-        monkeypatch.setattr(work, name, size)
+        monkeypatch.setattr(schedule, name, size)
 
 
 def draw(*shape: int, seed: int) -> Tensor:
@@ -53,7 +53,7 @@ def test_a_generator_makes_it_repeatable(engine: str):
     first = dropped(tensors, seed=5, engine=engine)
     assert torch.equal(dropped(tensors, seed=5, engine=engine), first)
     assert not torch.allclose(dropped(tensors, seed=6, engine=engine), first)
-    # One generator goes on: two calls draw differently, and the global seed has no say.
+    # A generator advances: two calls draw differently, and the global seed has no effect.
     generator = torch.Generator().manual_seed(5)
     one, two = (attend(*tensors, dropout=0.4, generator=generator, engine=engine) for _ in range(2))
     assert torch.equal(one, first)
@@ -98,7 +98,7 @@ def test_the_mean_is_the_output_without_it(engine: str, mask: Mask):
 
 
 @engines
-def test_batch_items_and_heads_draw_apart(engine: str):
+def test_batch_items_and_heads_draw_independently(engine: str):
     same = draw(1, 1, TIME, DIM, seed=1).expand(BATCH, HEADS, TIME, DIM)
     used = used_weights(same, same, seed=3, dropout=0.5, mask=full(), engine=engine)
     patterns = {tuple((item == 0).flatten().tolist()) for item in used.flatten(0, 1)}
@@ -118,7 +118,7 @@ def test_the_gradient_is_that_of_the_same_draw(engine: str, mask: Mask, key_head
     bias = draw(2, 5, 5, seed=4).requires_grad_()
 
     def run(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        # Drawn anew from the same seed at each evaluation: the function that finite differences see.
+        # Drawn from the same seed at each evaluation, so finite differences see one function.
         generator = torch.Generator().manual_seed(9)
         options = {"mask": mask, "bias": bias, "generator": generator, "engine": engine, "return_lse": True}
         out, lse = attend(query, key, value, dropout=0.4, **options)

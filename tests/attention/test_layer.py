@@ -40,7 +40,7 @@ X = draw(BATCH, TIME, DIM, seed=1)
 
 
 def by_hand(layer: MaskedSelfAttention, x: Tensor, visible: Tensor) -> Tensor:
-    """X -> Q, K, V -> one head after the other -> side by side -> output."""
+    """X -> Q, K, V -> one head at a time -> concatenated -> output."""
     group = layer.num_heads // layer.num_kv_heads
     visible = visible.expand(len(x), layer.num_heads, -1, -1)
     query, key, value = (
@@ -150,7 +150,7 @@ def test_the_mask_of_a_call_narrows(own: Mask, extra: Mask):
 @pytest.mark.parametrize(
     "extra", [None, documents([0] * 4 + [1] * 5), padding(torch.arange(TIME).expand(2, -1) > 1)], ids=str
 )
-def test_with_a_cache_as_without(edges: list[int], mask: Mask, extra: Mask | None):
+def test_cached_equals_uncached(edges: list[int], mask: Mask, extra: Mask | None):
     layer = MaskedSelfAttention(DIM, 4, num_kv_heads=2, value_dim=2, mask=mask, dtype=torch.float64)
     whole = layer(X, mask=extra)
     cache = layer.new_cache(BATCH, max_len=TIME + 3)
@@ -184,7 +184,11 @@ def test_a_cache_takes_its_memory_once():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_len": TIME - 1}, "^cache: expected at most 8 positions, got 0 held and 9 new. Make .* larger max_len"),
+        (
+            {"max_len": TIME - 1},
+            r"^cache: expected at most 8 positions, got 0 held and 9 new\. "
+            r"Create the cache with a larger max_len, or reset\(\) it\.$",
+        ),
         ({"batch": 3}, r"^cache: expected keys of batch x heads \[3, 4\], .*, got \[2, 4\]"),
         ({"heads": 2}, r"^cache: expected keys of batch x heads \[2, 2\], .*, got \[2, 4\]"),
         ({"dtype": torch.float32}, r"^cache: .* torch\.float32 on cpu, got .* torch\.float64 on cpu.*layer\.new_cache"),
@@ -225,7 +229,7 @@ def test_from_multihead(batch_first: bool, bias: bool):
     assert torch.allclose(MaskedSelfAttention.from_multihead(other)(X), theirs)
     brought = MaskedSelfAttention.from_multihead(other, mask=from_bool(BLOCKED, true_means="blocked"))
     assert torch.allclose(brought(X), theirs)
-    # Taken at face value the same tensor would look ahead.
+    # With the other polarity the same tensor would look ahead.
     assert not torch.allclose(
         MaskedSelfAttention.from_multihead(other, mask=from_bool(BLOCKED, true_means="heard"))(X), theirs
     )
@@ -243,7 +247,7 @@ def test_its_masks_of_padding_and_per_head():
     assert torch.allclose(layer(X, mask=brought), other(X, X, X, attn_mask=each)[0])
 
 
-def test_from_multihead_is_a_copy_in_the_same_mode():
+def test_from_multihead_copies_weights_and_mode():
     other = nn.MultiheadAttention(DIM, 4, dropout=0.25, dtype=torch.float64).eval()
     layer = MaskedSelfAttention.from_multihead(other, engine="blocks")
     assert (layer.dropout, layer.training, layer.engine) == (0.25, False, "blocks")
@@ -268,7 +272,7 @@ def test_what_cannot_be_converted(options: dict[str, Any], reason: str):
         MaskedSelfAttention.from_multihead(nn.MultiheadAttention(DIM, 4, **options))
 
 
-# As any nn.Module.
+# What every nn.Module has.
 
 
 def test_state_dict_round_trip():
@@ -279,7 +283,7 @@ def test_state_dict_round_trip():
     assert torch.equal(layer(X), other(X))
 
 
-def test_a_deep_copy_is_a_layer_of_its_own():
+def test_a_deep_copy_is_independent():
     layer = MaskedSelfAttention(DIM, 4, mask=causal() & documents([0] * 4 + [1] * 5), dtype=torch.float64)
     clone = copy.deepcopy(layer)
     assert torch.equal(clone(X), layer(X))
@@ -295,7 +299,7 @@ def test_dropout_in_training_only():
     assert torch.allclose(layer(X), by_hand(layer, X, ~BLOCKED))
 
 
-def test_it_learns():
+def test_it_can_be_trained():
     layer = MaskedSelfAttention(DIM, 4, num_kv_heads=2, mask=causal() & window(3), dtype=torch.float64)
     layer(X).square().sum().backward()
     for name, parameter in layer.named_parameters():
@@ -326,7 +330,7 @@ def test_it_prints_its_mask():
         ((3, 1), {"w_o": draw(3, 3), "output": False}, r"^w_o: expected nothing when output=False, got .*\[3, 3\]"),
     ],
 )
-def test_a_layer_that_cannot_be(arguments: tuple, options: dict[str, Any], message: str):
+def test_invalid_layers(arguments: tuple, options: dict[str, Any], message: str):
     with pytest.raises(BadArgument, match=message):
         MaskedSelfAttention(*arguments, **options)
 
@@ -341,6 +345,6 @@ def test_a_layer_that_cannot_be(arguments: tuple, options: dict[str, Any], messa
         (X, {"mask": documents([0, 1])}, r"^documents\(ids\): expected an id for each of the 9 positions, got 2 ids"),
     ],
 )
-def test_a_call_that_cannot_be(x: Tensor, options: dict[str, Any], message: str):
+def test_invalid_calls(x: Tensor, options: dict[str, Any], message: str):
     with pytest.raises(BadArgument, match=message):
         MaskedSelfAttention(DIM, 4, dtype=torch.float64)(x, **options)

@@ -29,13 +29,12 @@ from rearview import (
     prefix,
     window,
 )
+from rearview.attention.call import Call
 from rearview.attention.engines import native
-from rearview.attention.engines.native import library, openmp, ranges, words
-from rearview.attention.request import Request
+from rearview.attention.engines.native import library, openmp, ranges
 from rearview.errors import BadArgument, RearviewError
 from rearview.masks import Frame
-from rearview.masks.behind import behind
-from rearview.masks.item import item_of
+from rearview.masks.encoding import encode
 from tests.attention import test_conformance as grid
 from tests.native_kernel import needs_native
 
@@ -68,10 +67,10 @@ def answers(tensors: list[Tensor], *, engine: str = "native", **options) -> list
 
 
 def assert_same_as_reference(tensors: list[Tensor], **options) -> None:
-    came = answers(tensors, **options)
+    got = answers(tensors, **options)
     expected = answers([tensor.double() for tensor in tensors], engine="reference", **options)
     dtype = tensors[0].dtype
-    for number, (one, other) in enumerate(zip(came, expected, strict=True)):
+    for number, (one, other) in enumerate(zip(got, expected, strict=True)):
         sums = torch.float64 if dtype == torch.float64 else torch.float32
         kind = dtype if number != 1 else sums
         if number == 5:
@@ -115,7 +114,7 @@ def test_the_grid_on_each_instruction_set(isa: str, family: str, dtype: torch.dt
     assert native.isa() == isa
     grid.test_forward("native", family, dtype)
     grid.test_gradients("native", family, dtype)
-    grid.test_keys_that_nobody_hears_may_hold_anything("native", family, dtype)
+    grid.test_keys_that_no_query_hears_may_hold_anything("native", family, dtype)
     grid.test_invisible_keys_change_nothing_bit_for_bit("native", family, dtype, "largest")
 
 
@@ -204,8 +203,8 @@ def test_several_python_threads_at_once():
     expected = [answers(tensors, mask=mask) for tensors, mask in cases]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
-            came = list(pool.map(lambda case: answers(case[0], mask=case[1]), cases))
-            for one, other in zip(came, expected, strict=True):
+            got = list(pool.map(lambda case: answers(case[0], mask=case[1]), cases))
+            for one, other in zip(got, expected, strict=True):
                 assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -280,8 +279,8 @@ def test_the_neighbours_of_a_tensor_are_neither_read_nor_written():
         tensors = [*inputs(dim=13, value_dim=21, dtype=dtype), draw(2, 4, 65, 65, seed=6, dtype=dtype)]
         wholes, parts = zip(*map(inside, tensors), strict=True)
         copies = [whole.clone() for whole in wholes]
-        came, expected = answers(list(parts), mask=mask), answers(tensors, mask=mask)
-        assert all(torch.equal(one, other) for one, other in zip(came, expected, strict=True))
+        got, expected = answers(list(parts), mask=mask), answers(tensors, mask=mask)
+        assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
         for whole, copy in zip(wholes, copies, strict=True):
             assert torch.equal(whole.nan_to_num(7.0), copy.nan_to_num(7.0))
 
@@ -295,9 +294,9 @@ def test_expanded_and_transposed_inputs():
         [torch.cat([x, x], dim=-1)[..., 3:11] for x in (query, key, value)],
     ]
     for tensors in strided:
-        came = answers(tensors, mask=causal())
+        got = answers(tensors, mask=causal())
         expected = answers([tensor.contiguous() for tensor in tensors], mask=causal())
-        assert all(torch.equal(one, other) for one, other in zip(came, expected, strict=True))
+        assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
 
 
 def test_the_output_lies_as_the_query_does():
@@ -347,16 +346,16 @@ def test_only_what_needs_a_gradient_may_be_asked_for():
     query, key, value = inputs()
     bias = draw(65, 65, seed=10).requires_grad_()
     out = attend(query, key, value, bias=bias, engine="native")
-    (came,) = torch.autograd.grad(out.sum(), bias)
+    (got,) = torch.autograd.grad(out.sum(), bias)
     (expected,) = torch.autograd.grad(attend(query, key, value, bias=bias, engine="reference").sum(), bias)
-    torch.testing.assert_close(came, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "option", [{"softcap": 2.0}, {"bias": alibi(4)}, {"dropout": 0.3}, {"softcap": 1.0, "scale": 3.0}]
 )
 @grid.dtypes
-def test_keys_that_nobody_hears_may_hold_anything_with_options_too(isa: str, option: dict, dtype: torch.dtype):
+def test_keys_that_no_query_hears_may_hold_anything_with_options_too(isa: str, option: dict, dtype: torch.dtype):
     mask = causal() & padding([40, 65]) & ~prefix(3)
     clean = inputs(dtype=dtype)
     garbage = torch.tensor([-torch.inf, torch.inf, torch.nan], dtype=dtype).repeat(22)[:65, None]
@@ -385,37 +384,17 @@ def test_ranges_are_made_once_for_a_mask():
     assert len(ranges._made) == before - 1
 
 
-def test_words_say_a_mask_and_are_read_back():
-    masks = [
-        full(),
-        SINKS & ~documents([0] * 9 + [1] * 3),
-        causal() | prefix([1, 3]),
-        per_head([causal(), window(3, ahead=1)]) & padding([12, 5]),
-        padding(torch.arange(12).expand(2, -1) > 3),
-        behind(causal() & documents([0] * 7 + [1] * 9), [0, 4]),
-    ]
-    for mask in masks:
-        assert words.has_words(mask)
-        assert words.mask_of(*words.words_of(mask)).equals(mask, 12)
-    unknown = item_of(padding([12, 5]), batch=1, head=0)
-    assert unknown.has_ranges
-    for mask in (causal() & dilated(2), ~unknown):
-        assert not words.has_words(mask)
-        with pytest.raises(Unsupported, match="as an operator's argument:\n  - there are no words for it"):
-            words.words_of(mask)
-
-
-def test_words_with_other_data_are_other_ranges():
+def test_an_encoded_mask_with_other_tensors_has_other_ranges():
     frame = Frame.of(6)
-    said, numbers, data = words.words_of(documents([0, 0, 0, 1, 1, 1]))
-    first = words.ranges_in(said, numbers, data, frame, 1)
-    assert words.ranges_in(said, numbers, [data[0].clone()], frame, 1) is first
+    said, numbers, data = encode(documents([0, 0, 0, 1, 1, 1]))
+    first = ranges.ranges_in(said, numbers, data, frame, 1)
+    assert ranges.ranges_in(said, numbers, [data[0].clone()], frame, 1) is first
     # The caller may write into its own tensor.
     data[0][2] = 1
-    assert words.ranges_in(said, numbers, data, frame, 1).ends.flatten().tolist() == [2, 2, 6, 6, 6, 6]
-    for length in range(7, 7 + words.REMEMBERED):
-        words.ranges_in("causal", [], [], Frame.of(length), 1)
-    assert len(words._remembered) == words.REMEMBERED
+    assert ranges.ranges_in(said, numbers, data, frame, 1).ends.flatten().tolist() == [2, 2, 6, 6, 6, 6]
+    for length in range(7, 7 + ranges.REMEMBERED):
+        ranges.ranges_in("causal", [], [], Frame.of(length), 1)
+    assert len(ranges._remembered) == ranges.REMEMBERED
 
 
 # One query.
@@ -470,7 +449,7 @@ def test_what_it_cannot_do_it_says():
     for tensors, options, why in refused:
         with pytest.raises(Unsupported, match=f"(?s)^engine 'native' cannot do this exactly:.*{why}"):
             attend(*tensors, engine="native", **options)
-    elsewhere = replace(Request.of(query, key, value, mask=causal()), query=query.to("meta"))
+    elsewhere = replace(Call.of(query, key, value, mask=causal()), query=query.to("meta"))
     assert native.refusals(elsewhere) == ["it is a CPU kernel, and the tensors are on meta"]
 
 
@@ -514,14 +493,14 @@ def test_the_binding_and_the_header_agree():
 
 
 def test_a_failure_of_the_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    from rearview.attention.engines.native import call
+    from rearview.attention.engines.native import kernel
 
-    monkeypatch.setattr(call, "DTYPES", call.DTYPES | {torch.float32: 99})
+    monkeypatch.setattr(kernel, "DTYPES", kernel.DTYPES | {torch.float32: 99})
     with pytest.raises(RearviewError, match="engine 'native' failed: it does not understand the call"):
         attend(*inputs(), engine="native")
 
 
 def test_alibi_of_other_dtypes():
     slopes = alibi(draw(4, seed=11, dtype=torch.float64).abs())
-    came = attend(*inputs(), bias=slopes, engine="native")
-    torch.testing.assert_close(came, attend(*inputs(), bias=slopes, engine="reference"), rtol=0, atol=1e-5)
+    got = attend(*inputs(), bias=slopes, engine="native")
+    torch.testing.assert_close(got, attend(*inputs(), bias=slopes, engine="reference"), rtol=0, atol=1e-5)

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rearview import Mask, Unsupported, alibi, attend, causal, documents, padding, per_head, prefix, window
-from rearview.attention.engines.native.work import Work
-from rearview.attention.request import Request
+from rearview.attention.call import Call
+from rearview.attention.engines.native import op
 from tests.native_kernel import needs_native
 
 pytestmark = [
@@ -48,13 +48,14 @@ def compiled(function: Any, **options: Any) -> Any:
         (PACKED, {"softcap": 2.0}),
         (causal() & padding([9, 4]), {"bias": draw(TIME, TIME, seed=4).requires_grad_()}),
         (per_head([causal(), window(2)]), {"bias": alibi(HEADS), "dropout": 0.3}),
+        (SINKS, {"sinks": draw(HEADS, seed=5).requires_grad_(), "batch_invariant": True}),
     ],
     ids=str,
 )
 def test_torch_finds_no_fault_with_the_operator(mask: Mask, options: dict):
-    request = Request.of(*(tensor.requires_grad_() for tensor in inputs()), mask=mask, **options)
-    bias = request.bias if isinstance(request.bias, Tensor) else None
-    given = (request.query, request.key, request.value, bias, *Work.of(request).for_operator())
+    call = Call.of(*(tensor.requires_grad_() for tensor in inputs()), mask=mask, **options)
+    tensors = (call.query, call.key, call.value, call.bias_tensor, call.sinks)
+    given = (*tensors, *op.options_of(call, call.drawn_seed()))
     torch.library.opcheck(torch.ops.rearview.attention.default, given)
 
 
@@ -84,8 +85,8 @@ def test_steps_with_a_growing_cache_are_one_graph():
     for time in (20, 21, 22, 30, 40):
         given = (query[:, :, :1], key[:, :, :time], value[:, :, :time])
         with torch._dynamo.config.patch(error_on_recompile=time > 21):
-            came = run(*given, time - 1)
-        torch.testing.assert_close(came, attend(*given, mask=causal() & window(4), engine="reference"))
+            got = run(*given, time - 1)
+        torch.testing.assert_close(got, attend(*given, mask=causal() & window(4), engine="reference"))
 
 
 def test_dropout_in_a_graph_follows_the_global_seed():
@@ -106,9 +107,9 @@ def test_the_gradient_of_a_bias_and_of_the_log_sum_exp_in_a_graph():
         out, lse = attend(query, key, value, mask=SINKS, bias=bias, softcap=2.0, return_lse=True, engine=engine)
         return out.square().sum() + lse.sum()
 
-    came = torch.autograd.grad(compiled(lambda *leaves: run("native", *leaves))(*leaves), leaves)
+    got = torch.autograd.grad(compiled(lambda *leaves: run("native", *leaves))(*leaves), leaves)
     expected = torch.autograd.grad(run("reference", *leaves), leaves)
-    for one, other in zip(came, expected, strict=True):
+    for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
@@ -140,10 +141,10 @@ def test_export_for_any_length():
 def test_a_traced_function_computes_and_does_not_repeat(learns: bool):
     traced = torch.jit.trace(Layer(SINKS), tuple(tensor.requires_grad_(learns) for tensor in inputs()))
     others = [tensor.flip(2).requires_grad_(learns) for tensor in inputs()]
-    came, expected = traced(*others), Layer(SINKS)(*others)  # pyright: ignore[reportCallIssue]
-    assert torch.equal(came, expected)
+    got, expected = traced(*others), Layer(SINKS)(*others)  # pyright: ignore[reportCallIssue]
+    assert torch.equal(got, expected)
     if learns:
-        assert torch.equal(*(torch.autograd.grad(out.square().sum(), others[1])[0] for out in (came, expected)))
+        assert torch.equal(*(torch.autograd.grad(out.square().sum(), others[1])[0] for out in (got, expected)))
 
 
 class Seen(TorchDispatchMode):
@@ -197,10 +198,10 @@ def test_a_subclass_of_tensor_is_taken():
 def test_inference_mode():
     mask = causal() & window(3)
     with torch.inference_mode():
-        came = attend(*inputs(), mask=mask, engine="native")
+        got = attend(*inputs(), mask=mask, engine="native")
     leaves = [tensor.requires_grad_() for tensor in inputs()]
     out = attend(*leaves, mask=mask, engine="native")
-    assert torch.equal(came, out)
+    assert torch.equal(got, out)
     torch.autograd.grad(out.sum(), leaves)
 
 

@@ -31,8 +31,8 @@ def gradients(tensors: list[Tensor], *, engine: str = "native", **options: Any) 
     return [out.detach(), *torch.autograd.grad((out * draw(*out.shape, seed=4)).sum(), leaves)]
 
 
-def assert_same(came: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(came, expected, strict=True):
+def assert_same(got: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
 
 
@@ -58,14 +58,14 @@ def test_numbers_that_are_negated_when_read():
     lazily = torch.ops.aten._neg_view(query)
     assert negated.is_neg()
     assert lazily.is_neg()
-    came = attend(lazily, key, value, bias=negated, engine="native")
+    got = attend(lazily, key, value, bias=negated, engine="native")
     expected = attend(-query, key, value, bias=negated.resolve_neg(), engine="reference")
-    torch.testing.assert_close(came, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
     leaf = query.clone().requires_grad_()
     out = attend(leaf, key, value, engine="native")
-    (came,) = torch.autograd.grad(out, leaf, torch.ops.aten._neg_view(value), retain_graph=True)
-    assert torch.equal(came, torch.autograd.grad(out, leaf, -value)[0])
+    (got,) = torch.autograd.grad(out, leaf, torch.ops.aten._neg_view(value), retain_graph=True)
+    assert torch.equal(got, torch.autograd.grad(out, leaf, -value)[0])
 
 
 def test_a_default_device_is_not_asked():
@@ -95,8 +95,8 @@ def test_what_hooks_hand_back_may_lie_otherwise():
 
     expected = gradients(inputs(), mask=NEAR)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, turned):
-        came = gradients(inputs(), mask=NEAR)
-    assert all(torch.equal(one, other) for one, other in zip(came, expected, strict=True))
+        got = gradients(inputs(), mask=NEAR)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
 
 
 def test_no_heads():
@@ -119,7 +119,7 @@ def test_gradients_in_batches():
     leaves = [tensor.requires_grad_() for tensor in inputs()]
     out = attend(*leaves, mask=NEAR, engine="native")
     many = draw(3, *out.shape, seed=7)
-    came = torch.autograd.grad(out, leaves, many, is_grads_batched=True, retain_graph=True)
+    got = torch.autograd.grad(out, leaves, many, is_grads_batched=True, retain_graph=True)
     for number, d_out in enumerate(many):
         expected = torch.autograd.grad(out, leaves, d_out, retain_graph=True)
-        assert_same([each[number] for each in came], list(expected))
+        assert_same([each[number] for each in got], list(expected))

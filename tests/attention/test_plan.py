@@ -1,4 +1,4 @@
-"""The plan: which engine for which request, why, why not the others; and that attend does what the plan says."""
+"""The plan: the engine for each call, the reasons, and that attend follows the plan."""
 
 from typing import Any
 
@@ -10,10 +10,11 @@ from rearview.attention.engines import ENGINES, reference
 from rearview.attention.engines.native import library
 from tests.native_kernel import NATIVE, needs_native
 
-FUSED = "the fused kernel says this mask itself, with no dense tensor"
+FUSED = "the fused kernel expresses this mask without a dense tensor"
 SMALL = "at this size one fused call with a dense mask costs less than several exact ones"
 VISIBLE = "it computes the visible ranges only, forward and backward, and compiles nothing"
 
+NO_RANGES = "no ranges, the keys that a query hears are not a few ranges"
 OWN = "the C++ kernel computes the visible pairs only, on all cores"
 
 # What is asked for -> (q_len, k_len), mask, options, (engine, reason); on a CPU, without the kernel. With it, it is
@@ -64,9 +65,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     define = reference.run
     for name, engine in ENGINES.items():
 
-        def run(request, name=name):
+        def run(call, name=name):
             names.append(name)
-            return define(request)
+            return define(call)
 
         monkeypatch.setattr(engine, "run", run)
     return names
@@ -95,12 +96,12 @@ def test_where_pytorch_is_faster_than_the_kernel(monkeypatch: pytest.MonkeyPatch
 
 
 @rule
-def test_it_reads_well(kernel, sizes, mask, options, expected):
+def test_the_text_of_a_plan(kernel, sizes, mask, options, expected):
     made = plan(*inputs(*sizes), mask=mask, **options)
     first, about_mask, about_engine, heading, *others = str(made).splitlines()
     queries = "1 query" if sizes[0] == 1 else f"{sizes[0]} queries"
     assert first == f"2 x 2 heads x {queries} over {sizes[1]} keys, dim 32, float32, cpu"
-    share = f"{100 * mask.spans(*sizes).share:.1f} % visible" if mask.has_ranges else "no range form"
+    share = f"{100 * mask.spans(*sizes).share:.1f} % visible" if mask.has_ranges else NO_RANGES
     assert about_mask == f"mask {mask!r}: {share}"
     assert about_engine.startswith(f"engine {made.engine}: {made.reason}; about ")
     assert about_engine.endswith("B beyond inputs and output")
@@ -117,7 +118,7 @@ def test_a_named_engine_is_taken(taken: list[str], engine: str):
     tensors = inputs(16, 16)
     made = plan(*tensors, engine=engine)
     assert (made.engine, made.reason) == (engine, "it was asked for")
-    assert set(made.not_taken) == set(ENGINES) - {engine}
+    assert list(made.not_taken) == [name for name in ENGINES if name != engine]
     attend(*tensors, engine=engine)
     assert taken == [engine]
 
@@ -125,6 +126,33 @@ def test_a_named_engine_is_taken(taken: list[str], engine: str):
 def test_a_named_engine_that_cannot_is_not_planned_either():
     with pytest.raises(Unsupported, match=r"(?s)engine 'sdpa' cannot do this exactly:.*it has no softcap"):
         plan(*inputs(16, 16), engine="sdpa", softcap=1.0)
+
+
+def test_each_engine_says_why_it_was_not_taken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library, "IS_FAST", False)
+    monkeypatch.setattr(library, "MISSING", None)
+    not_faster = "on this processor, or under torch.func, it was not measured to be faster than"
+    compiled = "it would be compiled at the first call, which takes seconds"
+    definition = "it is the definition, which is not optimized, and holds 12.0 MiB of scores"
+    assert plan(*inputs(512, 512)).not_taken == {
+        "native": f"{not_faster} sdpa",
+        "flex": compiled,
+        "blocks": "sdpa expresses this mask too, and is faster",
+        "reference": definition,
+    }
+    assert plan(*inputs(512, 512), mask=causal() & window(9)).not_taken == {
+        "native": f"{not_faster} blocks",
+        "flex": compiled,
+        "sdpa": "it would compute every pair, with a dense mask of 256.0 KiB",
+        "reference": definition,
+    }
+    monkeypatch.setattr(library, "IS_FAST", True)
+    assert plan(*inputs(512, 512)).not_taken["sdpa"] == (
+        "it expresses this mask exactly too, but native was measured to be faster"
+    )
+    assert plan(*inputs(512, 512), mask=causal() & window(9)).not_taken["blocks"] == (
+        "it computes the visible ranges in many calls of PyTorch, and native was measured to be faster"
+    )
 
 
 def test_why_not_is_what_the_engine_would_say():

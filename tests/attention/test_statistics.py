@@ -1,4 +1,4 @@
-"""Every figure of `statistics` is that of the full matrix, for every mask, frame, dtype and option."""
+"""Every number of `statistics` is that of the full matrix, for every mask, frame, dtype and option."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from rearview import alibi, causal, documents, full, padding, prefix, window
 from rearview.attention import Links, Statistics, attend, statistics
 from rearview.attention.engines import native
-from rearview.attention.statistics import kernel, strips
+from rearview.attention.stats import native as native_pass
+from rearview.attention.stats import strips
 from rearview.errors import BadArgument
 from tests.attention.full_matrix import FullMatrix
 from tests.mask_families import FAMILIES
@@ -19,8 +20,8 @@ from tests.native_kernel import needs_native
 
 families = pytest.mark.parametrize("family", FAMILIES)
 
-# Who makes the pass. Strips of so many rows, and so many scores at once: one strip for all; many strips, a head or two
-# at a time; strips of 3 rows. Or the CPU kernel.
+# The pass: the C++ kernel, or strips with these numbers of rows and of scores at a time: one strip for all queries;
+# many strips with one or two heads at a time; strips of 3 rows.
 CUTS = {"one strip": (128, 2**20), "strips": (16, 2**11), "thin strips": (3, 1)}
 KERNEL = pytest.param("kernel", marks=needs_native)
 
@@ -31,7 +32,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(native.library, "IS_FAST", True)
         return
     rows, pairs = CUTS[request.param]
-    monkeypatch.setattr(kernel, "suits", lambda request: False)
+    monkeypatch.setattr(native_pass, "suits", lambda call: False)
     monkeypatch.setattr(strips, "MOST_ROWS", {"cpu": rows, "cuda": rows})
     monkeypatch.setattr(strips, "FEWEST_ROWS", rows)
     monkeypatch.setattr(strips, "PAIRS_AT_ONCE", {"cpu": pairs, "cuda": pairs})
@@ -76,13 +77,13 @@ def test_every_frame(family: str, q_len: int, q_start: int | None, monkeypatch: 
 
 @pytest.mark.parametrize("mask", [causal(), full(), window(5)])
 def test_more_queries_than_keys(mask):
-    # The first queries stand before position 0: they hear nothing where the mask looks back.
+    # The first queries are before position 0, where a mask that looks back hears nothing.
     query, key = inputs(q_len=40, k_len=11)
     FullMatrix(query, key, mask).check(statistics(query, key, mask=mask, map_size=7), within=1e-10)
 
 
 @pytest.mark.parametrize(("q_len", "q_start"), [(5, 100), (40, 11), (1, 11)])
-def test_queries_behind_all_keys(q_len: int, q_start: int):
+def test_queries_after_all_keys(q_len: int, q_start: int):
     query, key = inputs(q_len=q_len, k_len=11)
     for mask in (full(), causal(), window(6)):
         seen = statistics(query, key, mask=mask, q_start=q_start, map_size=7)
@@ -119,7 +120,7 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype, within: float
     FullMatrix(query, key, causal()).check(seen, within=within)
 
 
-def test_large_scores_lose_no_entropy():
+def test_the_entropy_of_large_scores_is_accurate():
     query, key = inputs(q_len=200, dtype=torch.float32, spread=300.0)
     FullMatrix(query, key, causal()).check(statistics(query, key, softcap=None), within=5e-4)
 
@@ -147,7 +148,7 @@ def test_the_log_sum_exp_of_attend():
     ],
 )
 @every_cut
-def test_keys_that_nobody_hears_may_hold_anything(mask, unheard):
+def test_keys_that_no_query_hears_have_no_effect(mask, unheard):
     query, key = inputs()
     clean = statistics(query, key, mask=mask)
     item, positions = unheard
@@ -181,7 +182,7 @@ def test_pooled_rows_that_hear_nothing_are_0():
     torch.testing.assert_close(seen.pooled()[1].sum(-1), torch.ones(4, 4, dtype=torch.float64))
 
 
-def test_what_is_not_asked_for_is_not_there():
+def test_the_map_and_the_links_can_be_switched_off():
     query, key = inputs()
     seen = statistics(query, key, map_size=None, links=0)
     assert seen.map is None
@@ -190,9 +191,11 @@ def test_what_is_not_asked_for_is_not_there():
     assert seen.bin_width == 0
     assert seen.links.weight.shape == seen.links.key.shape == (2, 4, 0)
     FullMatrix(query, key, causal()).check(seen, within=1e-10)
-    with pytest.raises(BadArgument, match="map_size: expected a map, for its pooled form, got None"):
+    with pytest.raises(
+        BadArgument, match=r"^map_size: expected statistics with a map, got statistics without one. Pass map_size=64.$"
+    ):
         seen.pooled()
-    assert repr(seen) == "Statistics(2 x 4 heads x 70 queries over 70 keys, no map, 0 links a head)"
+    assert repr(seen) == "Statistics(2 x 4 heads x 70 queries over 70 keys, no map, 0 links per head)"
 
 
 @pytest.mark.parametrize(("q_len", "k_len"), [(0, 5), (5, 0), (0, 0)])
@@ -243,10 +246,13 @@ def test_bin_width_doubles_until_the_map_fits():
     ("options", "message"),
     [
         ({"links": -1}, "links: expected an integer of at least 0, got -1"),
-        ({"map_size": 0}, "map_size: expected an integer of at least 1, got 0. None asks for no map."),
+        ({"map_size": 0}, "map_size: expected an integer of at least 1, got 0. Pass None for no map."),
         ({"bin_width": 0}, "bin_width: expected an integer of at least 1, got 0"),
-        ({"bin_width": 4, "map_size": None}, "bin_width: expected no width without a map, got 4. Give map_size=64."),
-        ({"sinks": [0.0]}, r"sinks: expected a float tensor \[4\], one logit a query head, got list"),
+        (
+            {"bin_width": 4, "map_size": None},
+            "bin_width: expected None, since there is no map, got 4. Pass map_size=64.",
+        ),
+        ({"sinks": [0.0]}, r"sinks: expected a float tensor \[4\], one logit per query head, got list"),
         ({"sinks": torch.zeros(3)}, r"sinks: expected a float tensor \[4\].*, got torch.float32 of shape \[3\]"),
         ({"sinks": torch.zeros(4).int()}, r"got torch.int32 of shape \[4\]"),
         ({"mask": torch.ones(70, 70)}, "mask: expected a Mask such as causal"),
@@ -264,11 +270,13 @@ def test_wrong_shapes():
         statistics(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 6))
 
 
-def test_it_prints_what_it_is():
+def test_repr():
     query, key = inputs()
     seen = statistics(query, key)
     assert isinstance(seen, Statistics)
-    assert repr(seen) == "Statistics(2 x 4 heads x 70 queries over 70 keys, map 35 x 35 in bins of 2, 32 links a head)"
+    assert (
+        repr(seen) == "Statistics(2 x 4 heads x 70 queries over 70 keys, map 35 x 35 in bins of 2, 32 links per head)"
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,4 +1,4 @@
-"""The Triton kernels give every figure of the full matrix: on a GPU, and without one in Triton's interpreter."""
+"""The Triton kernels give the numbers of the full matrix: on a GPU, or else in the interpreter of Triton."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from torch import Tensor
 
 from rearview import Mask, alibi, causal, dilated, documents, full, padding, prefix, window
 from rearview.attention import Links, Statistics, statistics
-from rearview.attention.request import Request
-from rearview.attention.statistics import gpu, measure
-from rearview.attention.statistics.gpu.visits import of_key_blocks, of_query_blocks
-from rearview.attention.statistics.links import strongest_links
-from rearview.attention.statistics.sums import Sums
+from rearview.attention.call import Call
+from rearview.attention.stats import gpu, measurement
+from rearview.attention.stats.gpu.visits import of_key_blocks, of_query_blocks
+from rearview.attention.stats.sums import Sums
 from rearview.masks import Frame
 from tests.attention.full_matrix import FullMatrix
 from tests.mask_families import FAMILIES
@@ -34,16 +33,16 @@ on_a_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 
 
 def kernels(test: Callable) -> Callable:
-    """A test of the kernels themselves, whatever `statistics` would choose."""
+    """A test of the kernels themselves, whichever pass `statistics` would choose."""
     reason = "needs a GPU; without one, test_in_the_interpreter runs it there"
     skips = pytest.mark.skipif(not (HAS_GPU or IN_INTERPRETER), reason=reason)
     return skips(pytest.mark.usefixtures("by_kernels")(test))
 
 
-# NumPy, which interprets, says where -inf - -inf is computed and then not used.
+# NumPy, which the interpreter uses, warns about -inf - -inf even where the result is not used.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in :RuntimeWarning")
 
-# The interpreter takes seconds for what a GPU does in none: there, one mask of a kind.
+# The interpreter is slow, so it runs one mask of each kind.
 FEW = ["full", "causal", "window ahead", "sinks and window", "documents per item", "padding left", "padding with holes",
        "per head and item", "only the future", "nobody"]  # fmt: skip
 RANGED = [name for name, family in FAMILIES.items() if family(2, 4, 16).has_ranges] if HAS_GPU else FEW
@@ -53,19 +52,18 @@ LENGTH = 300 if HAS_GPU else 40
 
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from rearview.attention.statistics.gpu.launch import Blocks, Sizes, sums_by_kernels
+    from rearview.attention.stats.gpu.launch import KernelTiles, TileShape, compute_sums
 
-    sizes = None if HAS_GPU else Sizes(Blocks(32, 32), Blocks(32, 32))
+    tiles = None if HAS_GPU else KernelTiles(TileShape(32, 32), TileShape(32, 32))
     ran = []
 
-    def sums_and_links(request: Request, sinks: Tensor | None, bin_width: int, links: int) -> tuple[Sums, Links]:
-        sums = sums_by_kernels(request, sinks, bin_width, sizes)
-        ran.append(request)
-        return sums, strongest_links(request, sinks, sums.top, links)
+    def by_kernels(call: Call, bin_width: int, links: int) -> Sums:
+        ran.append(call)
+        return compute_sums(call, bin_width, links, tiles)
 
-    monkeypatch.setattr(measure, "_sums_and_links", sums_and_links)
+    monkeypatch.setattr(measurement, "pass_for", lambda call: by_kernels)
     yield
-    assert ran, "something else computed what this test saw"
+    assert ran, "another pass computed the result"
 
 
 def inputs(
@@ -103,9 +101,9 @@ def test_every_mask(family: str, dtype: torch.dtype):
 
 @kernels
 @pytest.mark.parametrize("mask", [causal(), full()])
-def test_tiles_that_need_no_comparing(mask: Mask):
+def test_tiles_that_need_no_comparison(mask: Mask):
     query, key = inputs(batch=1, heads=1, q_len=160)
-    # Bins of 32, which the tiles fill.
+    # Bins of 32, the size of the tiles.
     check(query, key, mask, map_size=5)
 
 
@@ -142,7 +140,7 @@ def test_every_frame(q_len: int, k_len: int, q_start: int | None, mask: Mask):
 @pytest.mark.parametrize("dim", [5, 40, 80, 128, 256] if HAS_GPU else [5, 40])
 def test_every_head_dim(dim: int, dtype: torch.dtype):
     query, key = inputs(dim=dim, batch=1)
-    # Not packed: heads behind time, as projections leave them.
+    # Not contiguous: [batch, time, heads, dim] in memory, as after a projection.
     query = query.to(dtype).transpose(1, 2).contiguous().transpose(1, 2)
     check(query, key.to(dtype), causal())
 
@@ -150,7 +148,7 @@ def test_every_head_dim(dim: int, dtype: torch.dtype):
 @kernels
 @pytest.mark.parametrize(("mask", "unheard"), [(causal() & padding([20, 40]), (0, slice(20, None))),
                                                (prefix(3), (slice(None), slice(3, None)))])  # fmt: skip
-def test_keys_that_nobody_hears_may_hold_anything(mask: Mask, unheard: tuple):
+def test_keys_that_no_query_hears_have_no_effect(mask: Mask, unheard: tuple):
     query, key = inputs(q_len=40)
     clean = statistics(on_device(query), on_device(key), mask=mask, map_size=4)
     FullMatrix(query, key, mask).check(on_cpu(clean), within=2e-5)
@@ -161,7 +159,7 @@ def test_keys_that_nobody_hears_may_hold_anything(mask: Mask, unheard: tuple):
 
 
 @kernels
-def test_nan_that_is_heard_shows():
+def test_a_heard_nan_is_visible():
     query, key = inputs(batch=1, heads=1, q_len=40)
     query[..., 5, 0] = torch.nan
     lse = statistics(on_device(query), on_device(key), map_size=None).lse[0, 0]
@@ -169,14 +167,14 @@ def test_nan_that_is_heard_shows():
 
 
 @kernels
-def test_large_scores_lose_no_entropy():
+def test_the_entropy_of_large_scores_is_accurate():
     query, key = inputs(batch=1)
     check(150 * query, key, causal(), within=5e-4)
 
 
 @on_a_gpu
 @kernels
-def test_long_and_the_same_in_every_run():
+def test_long_sequences_give_the_same_bits_in_every_run():
     query, key = (torch.randn(1, heads, 5000, 64, dtype=torch.bfloat16, device="cuda") for heads in (4, 2))
     mask = causal() & (window(1500) | prefix(4))
     seen, again = statistics(query, key, mask=mask), statistics(query, key, mask=mask)
@@ -186,19 +184,19 @@ def test_long_and_the_same_in_every_run():
 
 
 @on_a_gpu
-def test_what_the_kernels_do_not_do_is_left_to_the_strips():
-    def request(mask: Mask = causal(), **to) -> Request:
+def test_other_calls_use_the_portable_pass():
+    def call(mask: Mask = causal(), **to) -> Call:
         x = torch.zeros(1, 1, to.pop("q_len", 64), to.pop("dim", 64), device="cuda", dtype=to.pop("dtype", torch.half))
-        return Request.of(x, x, x, mask=mask)
+        return Call.of(x, x, x, mask=mask)
 
-    assert gpu.suits(request())
-    assert gpu.suits(request(dtype=torch.float32))
-    assert not gpu.suits(request(dtype=torch.float64))
-    assert not gpu.suits(request(causal() & dilated(2)))
-    assert not gpu.suits(request(q_len=1))
-    assert not gpu.suits(request(dim=512))
-    assert gpu.suits(request(dim=256))
-    assert not gpu.suits(request(dim=256, dtype=torch.float32))
+    assert gpu.suits(call())
+    assert gpu.suits(call(dtype=torch.float32))
+    assert not gpu.suits(call(dtype=torch.float64))
+    assert not gpu.suits(call(causal() & dilated(2)))
+    assert not gpu.suits(call(q_len=1))
+    assert not gpu.suits(call(dim=512))
+    assert gpu.suits(call(dim=256))
+    assert not gpu.suits(call(dim=256, dtype=torch.float32))
 
 
 def needs_triton() -> None:
@@ -211,12 +209,12 @@ def needs_triton() -> None:
 @pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run by themselves")
 def test_in_the_interpreter():
     needs_triton()
-    # Triton is told before it is imported.
+    # Triton reads the variable when it is imported.
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", "not visits", __file__]
     done = subprocess.run(command, env=env, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    # Skipped everywhere, it would have proven nothing.
+    # If all tests were skipped, this would prove nothing.
     assert re.search(r"\b[3-9]\d passed", done.stdout), done.stdout
 
 
@@ -229,19 +227,19 @@ COMPILED = {
 @pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run")
 @pytest.mark.parametrize("which", COMPILED)
 def test_the_kernels_compile(which: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """For an H100, and without one: the interpreter takes much that the compiler does not."""
+    """The kernels compile for an H100, without one: the interpreter accepts code that the compiler does not."""
     needs_triton()
     import triton  # pyright: ignore[reportMissingImports]
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
     from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
 
-    from rearview.attention.statistics.gpu.columns import columns_kernel
-    from rearview.attention.statistics.gpu.launch import sizes_for
-    from rearview.attention.statistics.gpu.rows import rows_kernel
+    from rearview.attention.stats.gpu.columns import columns_kernel
+    from rearview.attention.stats.gpu.launch import tiles_for
+    from rearview.attention.stats.gpu.rows import rows_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    sizes = sizes_for(torch.bfloat16, 64)
-    for kernel, blocks in ((rows_kernel, sizes.rows), (columns_kernel, sizes.columns)):
+    tiles = tiles_for(torch.bfloat16, 64)
+    for kernel, blocks in ((rows_kernel, tiles.rows), (columns_kernel, tiles.columns)):
         constants = {"HEADS": 4, "GROUP": 2, "DIM": 64, "BLOCK_DIM": 64, "RANGES": 1, "PRECISION": "ieee", "SLOTS": 2}
         constants |= dict.fromkeys(("SOFTCAP", "ALIBI", "BIAS", "SINKS"), False) | blocks.options | COMPILED[which]
         kind = {"query_ptr": "*bf16", "key_ptr": "*bf16", "slopes": "*fp32", "sinks": "*fp32"}
@@ -272,7 +270,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize(("q_len", "q_start"), [(90, 0), (50, 40), (33, 7)])
 @pytest.mark.parametrize("bin_width", [0, 8, 16, 24, 64])
-def test_visits_cover_what_is_heard_once(mask: Mask, q_len: int, q_start: int, bin_width: int):
+def test_visits_cover_every_heard_pair_once(mask: Mask, q_len: int, q_start: int, bin_width: int):
     frame, device = Frame.of(q_len, 90, q_start), torch.device("cpu")
     visible = mask.visible_in(frame, device)[0, 0]
     by_query = of_query_blocks(mask, frame, device, queries=32, keys=16)
@@ -292,7 +290,7 @@ def test_visits_cover_what_is_heard_once(mask: Mask, q_len: int, q_start: int, b
                     if is_plain and is_by_key:
                         place = torch.arange(q_len)[rows] + q_start
                         back = place.unsqueeze(-1) - torch.arange(90)[tile[1]]
-                        # 0 ahead, 1 itself, then the number of binary digits and one more.
+                        # 0 for the future, 1 for distance 0, then the number of binary digits plus one.
                         assert len({0 if d < 0 else d.bit_length() + 1 for d in back.flatten().tolist()}) == 1
                         assert not bin_width or len(set((place // bin_width).tolist())) == 1
         assert bool((seen[visible] == 1).all())

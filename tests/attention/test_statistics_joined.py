@@ -1,4 +1,4 @@
-"""A prompt and the steps of generation after it, joined, are the statistics of one call."""
+"""The joined statistics of a prompt and of the steps after it are those of one call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.mask_families import FAMILIES
 
 
 def in_pieces(query, key, mask: Mask, cuts: list[int], at_once: bool = False, **options) -> Statistics:
-    """Queries up to the first cut over as many keys, then up to the next over as many, and so on."""
+    """The statistics of the sequence in several calls, split at these positions."""
     seen = statistics(query[:, :, : cuts[0]], key[:, :, : cuts[0]], mask=mask, **options)
     width = seen.bin_width or None
     steps = []
@@ -38,12 +38,12 @@ def qk() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     "family", [name for name in FAMILIES if not name.startswith(("full", "window ahead", "chunks", "only", "per head"))]
 )
-def test_pieces_are_one_call(qk, family: str, at_once: bool):
+def test_joined_calls_equal_one_call(qk, family: str, at_once: bool):
     query, key = qk
     mask = FAMILIES[family](2, 4, 50) & causal()
     cuts = [9, 10, 11, 25, *range(26, 51)]
     seen = in_pieces(query, key, mask, cuts, at_once=at_once, map_size=8, links=6)
-    # 9 positions in 8 bins are bins of 2; 50 need 7, so they have doubled twice.
+    # 9 positions in 8 bins need bins of 2; 50 positions need 7, so the width has doubled twice.
     assert seen.bin_width == 8
     assert seen.map is not None
     assert seen.map.shape[-2:] == (7, 7)
@@ -63,7 +63,7 @@ def test_options(qk, options: dict):
     FullMatrix(query, key, causal(), **kept).check(seen, within=1e-10)
 
 
-def test_a_cache_of_its_largest_size(qk):
+def test_a_preallocated_cache(qk):
     query, key = qk
     key[:, :, 30:] = torch.nan
     parts = [
@@ -76,7 +76,7 @@ def test_a_cache_of_its_largest_size(qk):
     )
 
 
-def test_nothing_later(qk):
+def test_joining_nothing(qk):
     seen = statistics(*qk)
     assert seen.joined() is seen
 
@@ -88,18 +88,25 @@ def test_a_long_generation_in_float32(mask: Mask):
     FullMatrix(query, key, mask & causal()).check(seen, within=1e-5)
 
 
-def test_what_does_not_fit_together(qk):
+def test_statistics_that_cannot_be_joined(qk):
     query, key = qk
     first = statistics(query[:, :, :20], key[:, :, :20], map_size=8)
     with pytest.raises(
         BadArgument, match=r"later: expected queries from position 20 on, over at least 20 keys, got .*30"
     ):
         first.joined(statistics(query[:, :, 30:31], key[:, :, :31], map_size=8))
-    with pytest.raises(BadArgument, match=r"later: expected the same batch and heads, got \[1, 4\] after \[2, 4\]"):
+    with pytest.raises(
+        BadArgument, match=r"later: expected the same batch size and number of heads, got \[1, 4\] after \[2, 4\]"
+    ):
         first.joined(statistics(query[:1, :, 20:21], key[:1, :, :21], map_size=8))
-    with pytest.raises(BadArgument, match="later: expected map_size=8 and links=32, as before, got map_size=9"):
+    with pytest.raises(
+        BadArgument, match="later: expected map_size=8 and links=32, as in the first call, got map_size=9 and links=32"
+    ):
         first.joined(statistics(query[:, :, 20:21], key[:, :, :21], map_size=9))
-    with pytest.raises(BadArgument, match="bins of 3 and 10"):
+    with pytest.raises(
+        BadArgument,
+        match=r"later: expected bin widths that differ by powers of two, got 3 and 10\. Pass bin_width=earlier",
+    ):
         first.joined(statistics(query[:, :, 20:], key, map_size=8, bin_width=5, q_start=20))
     with pytest.raises(BadArgument, match="later: expected Statistics, got int"):
         first.joined(3)  # pyright: ignore[reportArgumentType]

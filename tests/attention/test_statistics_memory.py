@@ -1,4 +1,4 @@
-"""Memory is linear in the length: counted in bytes of live tensors, not guessed from a timing."""
+"""Memory is linear in the length: the bytes of live tensors are counted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 from rearview import Mask, causal, documents, full, prefix, where, window
 from rearview.attention import statistics, weights_tile
-from rearview.attention.statistics import links, strips
-from rearview.masks import hearing
+from rearview.attention.stats import links, strips
+from rearview.masks.inspection import hearing
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that tensors made inside held at one time."""
+    """The peak number of bytes of the tensors that are created inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,11 +76,11 @@ MASKS = {
 
 @pytest.mark.parametrize("name", MASKS)
 def test_memory_is_linear(name: str, monkeypatch: pytest.MonkeyPatch):
-    # Few at once, so that what grows with the length is what is seen.
+    # Small strips, so that only the parts that grow with the length matter.
     monkeypatch.setattr(strips, "PAIRS_AT_ONCE", {"cpu": 2**14, "cuda": 2**14})
     monkeypatch.setattr(strips, "FEWEST_ROWS", 8)
     monkeypatch.setattr(links, "PAIRS_AT_ONCE", 2**14)
-    monkeypatch.setattr(hearing, "PAIRS_A_STRIP", 2**14)
+    monkeypatch.setattr(hearing, "PAIRS_PER_STRIP", 2**14)
 
     def peak(length: int) -> int:
         mask: Mask = MASKS[name](length)
@@ -98,7 +98,7 @@ def test_a_tile_holds_no_matrix(monkeypatch: pytest.MonkeyPatch):
     assert peak_of(lambda: weights_tile(query, key, slice(0, 4096), slice(0, 4))) < 4 * 4096 * 4096 / 8
 
 
-def test_what_is_switched_off_makes_nothing():
+def test_options_that_are_off_use_no_memory():
     query, key = torch.randn(2, 1, 2, 300, 8)
 
     def calls(**options) -> list[str]:

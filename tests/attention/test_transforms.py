@@ -1,4 +1,4 @@
-"""torch.compile, autocast and torch.func: where they work they change nothing, where not an error says so."""
+"""torch.compile, autocast and torch.func: they change nothing where they work, and raise elsewhere."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ from rearview import (
     weights,
     window,
 )
-from rearview.masks.behind import behind
+from rearview.masks.lagged import lagged
 from tests.native_kernel import NATIVE, needs_native
 
 BATCH, HEADS, TIME, DIM = 2, 2, 9, 4
@@ -36,7 +36,7 @@ PADDED = causal() & padding([TIME, 4])
 EACH_HEAD = per_head([causal(), window(2)])
 EMPTY_ROWS = causal() & ~prefix(2)
 NO_RANGES = causal() & dilated(2)
-UNEVEN = behind(causal() | prefix([1, 4]), [0, 3])
+UNEVEN = lagged(causal() | prefix([1, 4]), [0, 3])
 CHUNKED = chunks(4) & padding(torch.tensor([[True] * 9, [False] * 3 + [True] * 6]))
 
 
@@ -67,8 +67,8 @@ def with_gradients(function: Callable[..., Tensor], tensors: list[Tensor]) -> li
     return [out.detach(), *torch.autograd.grad(out.square().sum(), tensors)]
 
 
-def assert_same(came: list[Tensor], expected: list[Tensor], atol: float = 1e-6) -> None:
-    for one, other in zip(came, expected, strict=True):
+def assert_same(got: list[Tensor], expected: list[Tensor], atol: float = 1e-6) -> None:
+    for one, other in zip(got, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
@@ -99,7 +99,7 @@ def test_one_graph(engine: str, mask: Mask):
 
 
 @pytest.mark.parametrize("mask", [causal(), SINKS, PADDED, NO_RANGES], ids=str)
-def test_blocks_breaks_the_graph_and_goes_on(mask: Mask):
+def test_blocks_breaks_the_graph_and_continues(mask: Mask):
     def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attend(query * 2, key, value, mask=mask, engine="blocks") + 1
 
@@ -115,7 +115,7 @@ def test_a_mask_may_be_made_inside():
     assert_same(with_gradients(compiled(run, whole=True), inputs()), with_gradients(run, inputs()))
 
 
-def test_a_compiled_call_leaves_nothing_traced_behind():
+def test_a_compiled_call_leaves_no_traced_tensors():
     mask = causal() & window(3)
     run = compiled(lambda q, k, v: attend(q, k, v, mask=mask, engine="reference"), whole=True)
     tensors = inputs()
@@ -157,11 +157,11 @@ def test_autocast_is_the_same_as_casting(engine: str, mask: Mask):
         with torch.autocast("cpu", torch.bfloat16):
             return attend(query, key, value, mask=mask, engine=engine)
 
-    came = with_gradients(autocast, tensors)
-    assert [tensor.dtype for tensor in came] == [torch.bfloat16] + [torch.float32] * 3
-    assert_same(came, with_gradients(cast, tensors))
+    got = with_gradients(autocast, tensors)
+    assert [tensor.dtype for tensor in got] == [torch.bfloat16] + [torch.float32] * 3
+    assert_same(got, with_gradients(cast, tensors))
     exact = with_gradients(lambda q, k, v: attend(q, k, v, mask=mask, engine="reference"), inputs(dtype=torch.float64))
-    for one, other in zip(came, exact, strict=True):
+    for one, other in zip(got, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=0.03, atol=0.06)
 
 
@@ -171,10 +171,10 @@ def test_autocast_keeps_sums_in_single_precision(engine: str):
     halves = [tensor.bfloat16() for tensor in tensors]
     expected = attend(*halves, return_lse=True, engine=engine)
     with torch.autocast("cpu", torch.bfloat16):
-        came = attend(*tensors, return_lse=True, engine=engine)
+        got = attend(*tensors, return_lse=True, engine=engine)
         seen = weights(*tensors[:2])
-    assert_same(list(came), list(expected))
-    assert came[1].dtype == seen.dtype == torch.float32
+    assert_same(list(got), list(expected))
+    assert got[1].dtype == seen.dtype == torch.float32
     assert torch.equal(seen, weights(*halves[:2]))
 
 
@@ -205,9 +205,9 @@ def loss(engine: str, mask: Mask) -> Callable[..., Tensor]:
 
 @functional
 def test_grad(engine: str, mask: Mask):
-    came = grad(loss(engine, mask), argnums=(0, 1, 2))(*inputs())
+    got = grad(loss(engine, mask), argnums=(0, 1, 2))(*inputs())
     expected = with_gradients(lambda q, k, v: attend(q, k, v, mask=mask, engine="reference"), inputs())
-    assert_same(list(came), expected[1:], atol=1e-5)
+    assert_same(list(got), expected[1:], atol=1e-5)
 
 
 @functional
@@ -220,7 +220,7 @@ def test_jacobian_and_hessian(engine: str, mask: Mask):
     def one(query: Tensor, engine: str = engine) -> Tensor:
         return run(query, key, engine).square().sum()
 
-    for came, expected in zip(
+    for got, expected in zip(
         (*jacrev(run, argnums=(0, 1))(query, key), jacrev(jacrev(one))(query)),
         (
             *torch.autograd.functional.jacobian(lambda q, k: run(q, k, "reference"), (query, key)),
@@ -228,7 +228,7 @@ def test_jacobian_and_hessian(engine: str, mask: Mask):
         ),
         strict=True,
     ):
-        torch.testing.assert_close(came, expected)
+        torch.testing.assert_close(got, expected)
 
 
 @functional
@@ -236,8 +236,8 @@ def test_jacobian_and_hessian(engine: str, mask: Mask):
 def test_vmap(engine: str, mask: Mask, in_dims: tuple[int | None, ...]):
     many = inputs(3)
     mapped = [x[0] if dim is None else x.movedim(0, dim) for x, dim in zip(many, in_dims, strict=True)]
-    came = vmap(lambda q, k, v: attend(q, k, v, mask=mask, engine=engine), in_dims=in_dims)(*mapped)
-    for index, one in enumerate(came):
+    got = vmap(lambda q, k, v: attend(q, k, v, mask=mask, engine=engine), in_dims=in_dims)(*mapped)
+    for index, one in enumerate(got):
         alone = [x[0] if dim is None else x[index] for x, dim in zip(many, in_dims, strict=True)]
         torch.testing.assert_close(one, attend(*alone, mask=mask, engine="reference"))
 
@@ -245,10 +245,10 @@ def test_vmap(engine: str, mask: Mask, in_dims: tuple[int | None, ...]):
 @functional
 def test_vmap_of_grad(engine: str, mask: Mask):
     many = inputs(3)
-    came = vmap(grad(loss(engine, mask), argnums=(0, 1, 2)))(*many)
+    got = vmap(grad(loss(engine, mask), argnums=(0, 1, 2)))(*many)
     for index in range(3):
         expected = grad(loss("reference", mask), argnums=(0, 1, 2))(*(x[index] for x in many))
-        assert_same([found[index] for found in came], list(expected), atol=1e-5)
+        assert_same([found[index] for found in got], list(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_vmap_that_cannot_be_done_is_refused(engine: str, mask: Mask, bias: Tens
     with pytest.raises(Unsupported, match=rf"(?s)^vmap over engine '{engine}':.*use engine='reference'"):
         vmap(lambda q, k, v: attend(q, k, v, mask=mask, bias=bias, engine=engine))(*many)
     # The engine that the message names can.
-    came = vmap(lambda q, k, v: attend(q, k, v, mask=mask, bias=bias, engine="reference"))(*many)
+    got = vmap(lambda q, k, v: attend(q, k, v, mask=mask, bias=bias, engine="reference"))(*many)
     alone = attend(*(x[1] for x in many), mask=mask, bias=bias, engine="reference")
-    torch.testing.assert_close(came[1], alone)
+    torch.testing.assert_close(got[1], alone)
 
 
 @pytest.mark.parametrize("engine", ["blocks", NATIVE])
@@ -276,7 +276,7 @@ def test_forward_mode_derivatives(engine: str):
         jvp(lambda q: attend(q, key, value, engine=engine), (query,), (tangent,))
     with forward_ad.dual_level(), pytest.raises(Unsupported, match=refused):
         attend(forward_ad.make_dual(query, tangent), key, value, engine=engine)
-    came = jvp(lambda q: attend(q, key, value, engine="reference"), (query,), (tangent,))[1]
+    got = jvp(lambda q: attend(q, key, value, engine="reference"), (query,), (tangent,))[1]
     step = 1e-6 * tangent
     difference = attend(query + step, key, value) - attend(query - step, key, value)
-    torch.testing.assert_close(came, difference / 2e-6, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(got, difference / 2e-6, rtol=1e-6, atol=1e-8)

@@ -1,4 +1,4 @@
-"""Any tile of the weights is a part of the full matrix."""
+"""weights_tile gives a part of the full matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from rearview import alibi, causal
 from rearview.attention import weights, weights_tile
-from rearview.attention.statistics import strips
+from rearview.attention.stats import strips
 from rearview.errors import BadArgument
 from tests.attention.full_matrix import FullMatrix
 from tests.mask_families import FAMILIES
@@ -58,12 +58,12 @@ def test_frames_and_half_precision():
     assert tile.dtype == torch.float32
     whole = weights(query[:, :, :10], key, q_start=20)
     torch.testing.assert_close(tile, whole[:, :, 2:7])
-    # More queries than keys: the first stand before position 0.
+    # With more queries than keys, the first queries are before position 0.
     tile = weights_tile(query, key[:, :, :20], slice(0, 60), slice(0, 20))
     torch.testing.assert_close(tile, weights(query, key[:, :, :20]))
 
 
-def test_nothing():
+def test_empty_tiles():
     query, key = inputs()
     assert weights_tile(query, key, slice(5, 5), slice(0, 60)).shape == (2, 4, 0, 60)
     assert weights_tile(query, key, slice(0, 5), range(0)).shape == (2, 4, 5, 0)
@@ -74,7 +74,7 @@ def test_nothing():
 )
 def test_wrong_tiles(rows):
     query, key = inputs()
-    with pytest.raises(BadArgument, match="rows: expected a slice or range of neighbours within 60, got"):
+    with pytest.raises(BadArgument, match="rows: expected a slice or range with step 1 within 60, got"):
         weights_tile(query, key, rows, slice(0, 5))
-    with pytest.raises(BadArgument, match="cols: expected a slice or range of neighbours within 60, got"):
+    with pytest.raises(BadArgument, match="cols: expected a slice or range with step 1 within 60, got"):
         weights_tile(query, key, slice(0, 5), rows)

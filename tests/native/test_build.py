@@ -1,4 +1,4 @@
-"""The build of the CPU kernel: what is compiled when, what the library shows, and what happens where it cannot be."""
+"""The build of the CPU kernel: what is recompiled, what the library exports, and what happens if the build fails."""
 
 import ctypes
 import itertools
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from native import build
+from rearview.attention.engines.native.library import ABI
 from tests.native_kernel import IN_CI
 
 HAS_COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
@@ -42,13 +43,13 @@ def test_only_what_changed_is_compiled(place: Path):
     assert build.install() is None
     made = {path: path.stat().st_mtime_ns for path in (place / "objects").rglob("*.o")}
     library = build.LIBRARY.stat().st_mtime_ns
-    assert ctypes.CDLL(str(build.LIBRARY)).rv_abi() == 2
+    assert ctypes.CDLL(str(build.LIBRARY)).rv_abi() == ABI
     assert build.install() is None
     assert {path: path.stat().st_mtime_ns for path in made} == made
     assert build.LIBRARY.stat().st_mtime_ns == library
-    # A header counts.
+    # A changed header counts.
     header = place / "include" / "rearview.h"
-    header.write_text(header.read_text().replace("#define RV_ABI 2", "#define RV_ABI 77"))
+    header.write_text(header.read_text().replace(f"#define RV_ABI {ABI}", "#define RV_ABI 77"))
     assert build.install() is None
     assert build.LIBRARY.stat().st_mtime_ns > library
     assert "77" in header.read_text()
@@ -62,7 +63,7 @@ def test_other_flags_compile_again(place: Path, monkeypatch: pytest.MonkeyPatch)
     assert build.LIBRARY.stat().st_mtime_ns > before
 
 
-def test_the_interface_is_all_that_the_library_shows(place: Path):
+def test_the_library_exports_only_the_interface(place: Path):
     build.install()
     assert shown(build.LIBRARY) == ["rv_abi"]
     built = build.PACKAGE / "lib" / "librearview.so"
@@ -77,7 +78,7 @@ def shown(library: Path) -> list[str]:
     return [line.split()[-1] for line in said.stdout.splitlines()]
 
 
-def test_code_that_does_not_compile_is_said_and_leaves_no_older_library(place: Path):
+def test_a_failed_build_is_reported_and_removes_the_old_library(place: Path):
     assert build.install() is None
     (place / "src" / "dispatch.cpp").write_text("this is no C++")
     why = build.install()
@@ -85,7 +86,7 @@ def test_code_that_does_not_compile_is_said_and_leaves_no_older_library(place: P
     assert why.startswith("compiling dispatch.cpp with ")
     assert "error" in why
     assert not build.LIBRARY.exists()
-    # What the engine will say: the sentence without the compiler's own.
+    # The reason that the engine gives: the sentence without the output of the compiler.
     (sentence,) = build.NOT_BUILT.read_text().splitlines()
     assert why.startswith(sentence)
     (place / "src" / "dispatch.cpp").write_text(SMALL)
@@ -154,7 +155,7 @@ def test_a_folder_with_spaces_is_not_compiled_twice(place: Path, monkeypatch: py
     assert (build.OBJECTS / "native" / "dispatch.o").stat().st_mtime_ns == before
 
 
-def test_a_source_tree_that_can_only_be_read(place: Path):
+def test_a_read_only_source_tree(place: Path):
     made = place / "elsewhere"
     build.move_out(made)
     assert build.install() is None
@@ -189,8 +190,8 @@ def test_instruction_sets_are_built_where_the_compiler_has_them(place: Path, mon
     assert [source.path.name for source in build.kernel_sources(build.Compiler.find())] == ["dispatch.cpp"]
 
 
-def test_no_instruction_set_lends_code_to_another():
-    """Of a function that several objects have the linker keeps one, whatever instructions it was compiled with."""
+def test_instruction_sets_share_no_functions():
+    """If several objects define a function, the linker keeps any one of them, with any instruction set."""
     compiler = build.Compiler.find()
     with build.locked():
         objects = compiler.compile(build.kernel_sources(compiler), build.OBJECTS / "native")

@@ -1,6 +1,7 @@
 """The kernel's own tests in C++ (native/tests/), the short run: random calls against the definition, every
 instruction set, guard pages around every buffer, sanitizers, valgrind."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,7 +52,7 @@ static reference::Statistics careless(rv_statistics_call call) {
     ],
 )
 def test_a_wrong_kernel_is_caught(tmp_path: Path, right: str, careless: str, named: str):
-    """The program is worth something only if it can fail: it is given a kernel with a scale that is a little off."""
+    """The program must be able to fail: it is run with a kernel whose scale is slightly wrong."""
     folder = build.NATIVE / "tests"
     text = (folder / "reference_library.cpp").read_text()
     wrong = text.replace(right, "careless(*call);").replace('extern "C" {', careless + 'extern "C" {')
@@ -65,4 +66,4 @@ def test_a_wrong_kernel_is_caught(tmp_path: Path, right: str, careless: str, nam
     done = subprocess.run([tmp_path / "check", "--cases", "4"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"FAILED: {named}: expected" in done.stdout
-    assert "seed 1, portable: dtype" in done.stdout
+    assert re.search(r"seed [1-4], portable: dtype", done.stdout)

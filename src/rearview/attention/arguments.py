@@ -13,45 +13,50 @@ import torch
 from torch import Tensor
 
 from rearview.attention.bias import Alibi
+from rearview.attention.pages import Pages
 from rearview.errors import BadArgument
 from rearview.masks import Frame, Mask
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def check_tensors(query: Any, key: Any, value: Any) -> None:
+def check_tensors(query: Any, key: Any, value: Any, *, paged: bool = False) -> None:
+    """`paged`: key and value are pools of blocks, so their first axis is not the batch."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
-            raise BadArgument(name, expected="a tensor", came=type(tensor).__name__)
+            raise BadArgument(name, expected="a tensor", got=type(tensor).__name__)
         if tensor.dtype not in FLOATS:
-            raise BadArgument(name, expected="float16, bfloat16, float32 or float64", came=tensor.dtype)
+            raise BadArgument(name, expected="float16, bfloat16, float32 or float64", got=tensor.dtype)
         if tensor.layout != torch.strided:
-            raise BadArgument(name, expected="a plain tensor, of rows in memory", came=tensor.layout)
+            raise BadArgument(name, expected="a plain tensor, of rows in memory", got=tensor.layout)
         if tensor.ndim not in (2, 3, 4) or tensor.shape[-1] == 0:
             expected = "shape [batch, heads, time, dim] (or [batch, time, dim], or [time, dim])"
-            raise BadArgument(name, expected=expected, came=list(tensor.shape))
+            raise BadArgument(name, expected=expected, got=list(tensor.shape))
     together = "query, key, value"
+    if paged and not query.ndim == key.ndim == value.ndim == 4:
+        expected = "query [batch, heads, time, dim] and pools [blocks, key heads, block size, dim] with pages="
+        raise BadArgument(together, expected=expected, got=_shapes(query, key, value))
     if not query.ndim == key.ndim == value.ndim:
-        raise BadArgument(together, expected="the same number of axes", came=_shapes(query, key, value))
+        raise BadArgument(together, expected="the same number of axes", got=_shapes(query, key, value))
     if not query.device == key.device == value.device:
-        came = f"{query.device}, {key.device}, {value.device}"
-        raise BadArgument(together, expected="tensors on one device", came=came)
+        got = f"{query.device}, {key.device}, {value.device}"
+        raise BadArgument(together, expected="tensors on one device", got=got)
     if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
-        came = f"{query.dtype}, {key.dtype}, {value.dtype}"
-        raise BadArgument(together, expected="one dtype", came=came, advice="Cast them with .to(dtype).")
+        got = f"{query.dtype}, {key.dtype}, {value.dtype}"
+        raise BadArgument(together, expected="one dtype", got=got, advice="Cast them with .to(dtype).")
     if key.shape != value.shape and key.shape[:-1] != value.shape[:-1]:
-        raise BadArgument("value", expected="the batch, heads and time of key", came=_shapes(query, key, value))
+        raise BadArgument("value", expected="the batch, heads and time of key", got=_shapes(query, key, value))
     if query.shape[-1] != key.shape[-1]:
-        came = f"{key.shape[-1]}: {_shapes(query, key, value)}"
-        raise BadArgument("key", expected=f"head dim {query.shape[-1]}, as the query", came=came)
-    if query.ndim > 2 and query.shape[0] != key.shape[0]:
-        came = f"{key.shape[0]}: {_shapes(query, key, value)}"
-        raise BadArgument("key", expected=f"batch {query.shape[0]}, as the query", came=came)
+        got = f"{key.shape[-1]}: {_shapes(query, key, value)}"
+        raise BadArgument("key", expected=f"head dim {query.shape[-1]}, as the query", got=got)
+    if query.ndim > 2 and query.shape[0] != key.shape[0] and not paged:
+        got = f"{key.shape[0]}: {_shapes(query, key, value)}"
+        raise BadArgument("key", expected=f"batch {query.shape[0]}, as the query", got=got)
     if query.ndim == 4 and (key.shape[1] == 0 or query.shape[1] % key.shape[1]):
         raise BadArgument(
             "key",
             expected=f"a number of heads that divides the query's {query.shape[1]}",
-            came=key.shape[1],
+            got=key.shape[1],
             advice="With fewer key heads, each serves an equal group of query heads.",
         )
 
@@ -78,33 +83,55 @@ def check_mask(mask: Any, frame: Frame, *, batch: int, heads: int) -> None:
                 "A tensor does not say whether True means heard or blocked: use dense(tensor) if it means heard, "
                 'from_bool(tensor, true_means="blocked") if not, from_additive(tensor) for 0 and -inf.'
             )
-        raise BadArgument("mask", expected="a Mask such as causal()", came=type(mask).__name__, advice=advice)
+        raise BadArgument("mask", expected="a Mask such as causal()", got=type(mask).__name__, advice=advice)
     if mask.batch not in (None, batch):
-        raise BadArgument("mask", expected=f"a mask for batch {batch}", came=f"{mask!r}, made for batch {mask.batch}")
+        raise BadArgument("mask", expected=f"a mask for batch {batch}", got=f"{mask!r}, made for batch {mask.batch}")
     if mask.heads not in (None, heads):
-        raise BadArgument("mask", expected=f"a mask for {heads} query heads", came=f"{mask!r}, made for {mask.heads}")
+        raise BadArgument("mask", expected=f"a mask for {heads} query heads", got=f"{mask!r}, made for {mask.heads}")
     mask._check(frame)
 
 
-def checked_bias(bias: Any, query: Tensor, key: Tensor) -> Tensor | Alibi | None:
+def checked_bias(bias: Any, query: Tensor, k_len: int) -> Tensor | Alibi | None:
     if bias is None:
         return None
     batch, heads, q_len = query.shape[:3]
     if isinstance(bias, Alibi):
         if len(bias.slopes) != heads:
-            raise BadArgument("bias", expected=f"alibi for {heads} heads", came=f"{len(bias.slopes)} slopes")
+            raise BadArgument("bias", expected=f"alibi for {heads} heads", got=f"{len(bias.slopes)} slopes")
         return bias
-    expected = f"a float tensor that broadcasts to [{batch}, {heads}, {q_len}, {key.shape[2]}], or alibi(...)"
+    expected = f"a float tensor that broadcasts to [{batch}, {heads}, {q_len}, {k_len}], or alibi(...)"
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        came = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
-        raise BadArgument("bias", expected=expected, came=came, advice="Who may be heard goes into mask=.")
-    full = (batch, heads, q_len, key.shape[2])
+        got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise BadArgument("bias", expected=expected, got=got, advice="Who may be heard goes into mask=.")
+    full = (batch, heads, q_len, k_len)
     fits = bias.ndim <= 4 and all(size in (1, whole) for size, whole in zip(bias.shape[::-1], full[::-1], strict=False))
     if not fits:
-        raise BadArgument("bias", expected=expected, came=list(bias.shape))
+        raise BadArgument("bias", expected=expected, got=list(bias.shape))
     if bias.device != query.device:
-        raise BadArgument("bias", expected=f"a tensor on {query.device}", came=bias.device)
+        raise BadArgument("bias", expected=f"a tensor on {query.device}", got=bias.device)
     return bias.view((1,) * (4 - bias.ndim) + bias.shape)
+
+
+def checked_sinks(sinks: Any, query: Tensor) -> Tensor:
+    """`sinks` on the query's device, in the dtype that scores are computed in."""
+    heads = query.shape[1]
+    expected = f"a float tensor [{heads}], one logit per query head"
+    if not isinstance(sinks, Tensor):
+        raise BadArgument("sinks", expected=expected, got=type(sinks).__name__)
+    if not sinks.is_floating_point() or sinks.shape != (heads,):
+        raise BadArgument("sinks", expected=expected, got=f"{sinks.dtype} of shape {list(sinks.shape)}")
+    return sinks.to(query.device, torch.float64 if query.dtype == torch.float64 else torch.float32)
+
+
+def checked_pages(pages: Any, query: Tensor, key: Tensor, q_start: int | None) -> Pages:
+    if not isinstance(pages, Pages):
+        got, advice = type(pages).__name__, "Use Pages(table, lengths)."
+        raise BadArgument("pages", expected="a block table with lengths", got=got, advice=advice)
+    if q_start is not None:
+        expected = "nothing with pages=, where the queries of an item stand at its last positions"
+        raise BadArgument("q_start", expected=expected, got=q_start)
+    pages.check(query, key)
+    return pages
 
 
 def finite_number(
@@ -121,4 +148,4 @@ def finite_number(
         return float(value)
     bounds = {"above": above, "at least": at_least, "below": below}
     limits = "".join(f", {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-    raise BadArgument(argument, expected=f"a finite number{limits}", came=repr(value))
+    raise BadArgument(argument, expected=f"a finite number{limits}", got=repr(value))

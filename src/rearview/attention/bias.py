@@ -1,4 +1,4 @@
-"""What is added to the scores before the mask: a tensor of your own (it may learn), or ALiBi's distance penalty.
+"""Biases that are added to the scores before the mask: a tensor, which may require gradients, or ALiBi.
 
 >>> import torch
 >>> from rearview import alibi
@@ -19,29 +19,29 @@ from rearview.masks.frame import whole_number
 
 @dataclass(frozen=True, eq=False)
 class Alibi:
-    """-slope x distance, one slope a query head (https://arxiv.org/abs/2108.12409, figure 3)."""
+    """-slope x distance, with one slope per query head (https://arxiv.org/abs/2108.12409, figure 3)."""
 
     slopes: Tensor
 
-    def tile(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """The bias of these queries and keys: [heads, queries, keys]."""
+    def tile(self, query_positions: Tensor, key_positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The bias of these queries and keys in this dtype: [heads, queries, keys]."""
         distance = (query_positions.unsqueeze(-1) - key_positions).abs()
-        return -self.slopes.to(query_positions.device).view(-1, 1, 1) * distance
+        return -self.slopes.to(query_positions.device, dtype).view(-1, 1, 1) * distance
 
     def __repr__(self) -> str:
         return f"alibi(<{len(self.slopes)} slopes>)"
 
 
 def alibi(heads: int | Sequence[float] | Tensor) -> Alibi:
-    """ALiBi for a number of heads (the paper's geometric slopes), or with your own slopes, one a head.
+    """ALiBi for a number of heads (the paper's geometric slopes), or with given slopes, one per head, in float32.
 
     >>> alibi(4).slopes.tolist()
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
     if isinstance(heads, int):
         count = whole_number(heads, "alibi(heads)", at_least=1)
-        # The paper's rule for a power of two; for others it takes that of the next smaller one and, between its
-        # slopes, every other slope of the next larger one.
+        # The paper's rule for a power of two. For other numbers of heads it takes the slopes of the next smaller power
+        # and, for the remaining heads, every other slope of the next larger one.
         below = 1 << (count.bit_length() - 1)
         slopes = [2.0 ** (-8.0 * (i + 1) / below) for i in range(below)]
         slopes += [2.0 ** (-4.0 * (i + 1) / below) for i in range(0, 2 * (count - below), 2)]
@@ -53,7 +53,8 @@ def alibi(heads: int | Sequence[float] | Tensor) -> Alibi:
         raise BadArgument(
             "alibi(heads)",
             expected=expected,
-            came=repr(heads),
-            advice="Slopes that learn are a bias tensor: bias=-slopes.view(1, -1, 1, 1) * distance.",
+            got=repr(heads),
+            advice="For learned slopes pass a bias tensor: bias=-slopes.view(1, -1, 1, 1) * distance.",
         )
-    return Alibi(slopes)
+    # Every engine computes with the same slopes, and kernels read them in float32.
+    return Alibi(slopes.float())

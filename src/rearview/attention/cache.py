@@ -1,4 +1,4 @@
-"""The keys and values of the past, in memory that is taken once.
+"""A cache of keys and values in memory that is allocated once.
 
 >>> import torch
 >>> cache = KeyValueCache(batch=1, heads=2, max_len=8, key_dim=4)
@@ -7,24 +7,27 @@
 (torch.Size([1, 2, 3, 4]), 3)
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from rearview.attention.pages import Pages
 from rearview.errors import BadArgument
 from rearview.masks import Mask
-from rearview.masks.behind import behind
 from rearview.masks.frame import whole_number
+from rearview.masks.lagged import lagged
 
 
 class KeyValueCache:
-    """`append` writes new keys and values behind the old ones and returns views of all so far.
+    """`append` writes new keys and values after the old ones and returns views of all of them.
 
-    Items of a batch may hold unequally many (`keep`): what is new then goes behind each item's own, and the queries
-    that belong to it stand there; `placed` says so to their mask.
+    The items of a batch may hold different numbers of positions (`keep`). New keys and values are then written after
+    those of each item, and the queries have these positions; `placed` returns the mask for such queries.
 
-    For inference: what goes into the cache is detached, so no gradient reaches the keys and values in it.
+    The cache is for inference: keys and values are detached when they are written, so they receive no gradients.
     """
 
     def __init__(
@@ -39,79 +42,108 @@ class KeyValueCache:
         device: torch.device | str | None = None,
     ):
         self.max_len = whole_number(max_len, "max_len", at_least=1)
+        self.batch = whole_number(batch, "batch", at_least=0)
         value_dim = key_dim if value_dim is None else value_dim
-        self.keys = torch.empty(batch, heads, self.max_len, key_dim, dtype=dtype, device=device)
-        self.values = torch.empty(batch, heads, self.max_len, value_dim, dtype=dtype, device=device)
+        self.keys, self.values = (
+            torch.empty(*self._shape(batch, heads, dim), dtype=dtype, device=device) for dim in (key_dim, value_dim)
+        )
         self._length = 0
-        # How many each item holds, where they hold unequally many.
+        # The number of positions that each item holds, where they differ.
         self._lengths: Tensor | None = None
 
+    def _shape(self, batch: int, heads: int, dim: int) -> tuple[int, int, int, int]:
+        return batch, heads, self.max_len, dim
+
     def __len__(self) -> int:
-        """Positions held; of the item that holds most."""
+        """The number of positions that the fullest item holds."""
         return self._length
 
     @property
     def starts(self) -> Tensor | None:
-        """Where each item's next position is, int64 [batch]; None when it is `len(cache)` for all."""
+        """The next position of each item, int64 [batch]; None if it is `len(cache)` for all."""
         return self._lengths
 
     @property
     def lengths(self) -> list[int]:
-        """How many positions each item holds."""
-        return [self._length] * len(self.keys) if self._lengths is None else self._lengths.tolist()
+        """The number of positions that each item holds."""
+        return [self._length] * self.batch if self._lengths is None else self._lengths.tolist()
+
+    @property
+    def pages(self) -> Pages | None:
+        """`attend(..., pages=)` for what `append` returned; None for a cache that is not in pages."""
+        return None
 
     def placed(self, mask: Mask) -> Mask:
-        """The mask for queries that continue what the cache holds: each item's stand behind its own keys."""
-        return mask if self._lengths is None else behind(mask, self._length - self._lengths)
+        """The mask for queries that continue the cache: those of an item come after the keys of that item."""
+        return mask if self._lengths is None else lagged(mask, self._length - self._lengths)
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values, the new ones last (behind its own for each item, where they differ)."""
+        """All keys and values, including the new ones, which follow the last position of each item."""
         count = key.shape[2]
-        end = self._length + count
-        if end > self.max_len:
-            raise BadArgument(
-                "cache",
-                expected=f"at most {self.max_len} positions",
-                came=f"{self._length} held and {count} new",
-                advice="Make the cache with a larger max_len, or reset() it.",
-            )
-        if key.shape[:2] != self.keys.shape[:2] or key.dtype != self.keys.dtype or key.device != self.keys.device:
-            raise BadArgument(
-                "cache",
-                expected=f"keys of batch x heads {list(self.keys.shape[:2])}, {self.keys.dtype} on {self.keys.device}",
-                came=f"{list(key.shape[:2])}, {key.dtype} on {key.device}",
-                advice="Make the cache with layer.new_cache(batch, max_len) after moving the layer.",
-            )
+        end = self._checked_end(key)
         if self._lengths is None:
             self.keys[:, :, self._length : end] = key.detach()
             self.values[:, :, self._length : end] = value.detach()
         else:
-            item = torch.arange(len(self.keys), device=key.device).unsqueeze(1)
+            item = torch.arange(self.batch, device=key.device).unsqueeze(1)
             slot = self._lengths.unsqueeze(1) + torch.arange(count, device=key.device)
-            # Indexed at the first and third axis: [batch, new, heads, dim] on both sides.
+            # Indexing the first and third axes gives [batch, new, heads, dim].
             self.keys[item, :, slot] = key.detach().transpose(1, 2)
             self.values[item, :, slot] = value.detach().transpose(1, 2)
             self._lengths = self._lengths + count
         self._length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def keep(self, lengths: Sequence[int]) -> None:
-        """Forget all but the first `lengths[b]` positions of item b: the padding behind a short prompt, or a step back.
+    def _checked_end(self, key: Tensor) -> int:
+        """How many positions the cache holds after this key."""
+        count, shape = key.shape[2], (self.batch, self.keys.shape[1])
+        if self._length + count > self.max_len:
+            raise BadArgument(
+                "cache",
+                expected=f"at most {self.max_len} positions",
+                got=f"{self._length} held and {count} new",
+                advice="Create the cache with a larger max_len, or reset() it.",
+            )
+        if key.shape[:2] != shape or key.dtype != self.keys.dtype or key.device != self.keys.device:
+            raise BadArgument(
+                "cache",
+                expected=f"keys of batch x heads {list(shape)}, {self.keys.dtype} on {self.keys.device}",
+                got=f"{list(key.shape[:2])}, {key.dtype} on {key.device}",
+                advice="Create the cache with layer.new_cache(batch, max_len) after moving the layer.",
+            )
+        return self._length + count
+
+    def keep(self, lengths: Sequence[int], paths: Sequence[Sequence[int]] | None = None) -> None:
+        """Keep the first `lengths[b]` positions of item b and drop the rest, such as the padding after a short prompt.
+
+        With `paths`, the positions after those are nodes of a tree, of which item b keeps `paths[b]`: rising numbers,
+        counted from its first node. They move to the positions `lengths[b]`, `lengths[b] + 1`, and so on.
 
         >>> cache = KeyValueCache(batch=2, heads=1, max_len=8, key_dim=4)
         >>> keys, values = cache.append(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4))
         >>> cache.keep([3, 1])
         >>> len(cache), cache.starts
         (3, tensor([3, 1]))
+        >>> keys, values = cache.append(torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4))
+        >>> node = keys[0, 0, 3 + 2].clone()
+        >>> cache.keep([3, 1], paths=[[0, 2], []])
+        >>> cache.lengths, torch.equal(cache.keys[0, 0, 3 + 1], node)
+        ([5, 1], True)
         """
         held = self.lengths
         lengths = [whole_number(length, "lengths", at_least=0) for length in lengths]
         if len(lengths) != len(held) or any(length > own for length, own in zip(lengths, held, strict=True)):
-            raise BadArgument("lengths", expected=f"for each item at most what it holds, {held}", came=lengths)
+            raise BadArgument(
+                "lengths", expected=f"at most the number of positions that each item holds, {held}", got=lengths
+            )
+        if paths is not None:
+            nodes = [own - length for own, length in zip(held, lengths, strict=True)]
+            self._move(lengths, _checked_paths(paths, nodes))
+            lengths = [length + len(path) for length, path in zip(lengths, paths, strict=True)]
         self._hold(lengths)
 
     def take(self, items: Sequence[int]) -> None:
-        """Go on with these items of the batch only, in this order: others have come to their end.
+        """Keep only these items of the batch, in this order. An item that is named twice continues as two.
 
         >>> cache = KeyValueCache(batch=3, heads=1, max_len=8, key_dim=4)
         >>> keys, values = cache.append(torch.ones(3, 1, 2, 4), torch.ones(3, 1, 2, 4))
@@ -121,12 +153,12 @@ class KeyValueCache:
         [2, 0]
         """
         held = self._checked_items(items)
-        chosen = torch.tensor(list(items), device=self.keys.device)
-        self.keys, self.values = self.keys[chosen], self.values[chosen]
+        chosen = torch.tensor(list(items), dtype=torch.long, device=self.keys.device)
+        self.keys, self.values, self.batch = self.keys[chosen], self.values[chosen], len(items)
         self._hold([held[item] for item in items])
 
-    def put(self, items: Sequence[int], other: "KeyValueCache") -> None:
-        """Let these items hold what the items of `other` hold, in their order, instead of what they held.
+    def put(self, items: Sequence[int], other: KeyValueCache) -> None:
+        """Replace the contents of these items by those of the items of `other`, in order.
 
         >>> cache = KeyValueCache(batch=2, heads=1, max_len=8, key_dim=4)
         >>> other = KeyValueCache(batch=1, heads=1, max_len=3, key_dim=4)
@@ -135,19 +167,18 @@ class KeyValueCache:
         >>> cache.lengths
         [0, 3]
         """
-        held = self._checked_items(items)
-        if len(other.keys) != len(items) or len(other) > self.max_len:
-            expected = f"a cache of {len(items)} items that holds at most {self.max_len} positions"
-            raise BadArgument("other", expected=expected, came=f"{len(other.keys)} items, {len(other)} positions")
-        chosen = torch.tensor(list(items), device=self.keys.device)
-        self.keys[chosen, :, : len(other)] = other.keys[:, :, : len(other)]
-        self.values[chosen, :, : len(other)] = other.values[:, :, : len(other)]
-        for item, length in zip(items, other.lengths, strict=True):
-            held[item] = length
+        held = self._checked_replacement(items, other)
+        chosen = torch.tensor(list(items), dtype=torch.long, device=self.keys.device)
+        keys, values = other.contents()
+        self.keys[chosen, :, : len(other)], self.values[chosen, :, : len(other)] = keys, values
         self._hold(held)
 
+    def contents(self) -> tuple[Tensor, Tensor]:
+        """The keys and the values so far, [batch, heads, len(cache), dim]; after the end of an item, anything."""
+        return self.keys[:, :, : self._length], self.values[:, :, : self._length]
+
     def reset(self) -> None:
-        """Forget everything; the memory stays."""
+        """Drop all positions; the memory is kept."""
         self._length, self._lengths = 0, None
 
     def _hold(self, lengths: list[int]) -> None:
@@ -155,10 +186,53 @@ class KeyValueCache:
         even = len(set(lengths)) <= 1
         self._lengths = None if even else torch.tensor(lengths, device=self.keys.device)
 
+    def _move(self, lengths: list[int], paths: list[list[int]]) -> None:
+        """Move the nodes of each path to the positions that follow `lengths`."""
+        if moves := path_moves(lengths, paths):
+            item, source, target = torch.tensor(moves, device=self.keys.device).T
+            # The right side is a copy, so a node may move to where another one of the path was.
+            self.keys[item, :, target] = self.keys[item, :, source]
+            self.values[item, :, target] = self.values[item, :, source]
+
     def _checked_items(self, items: Sequence[int]) -> list[int]:
         held = self.lengths
-        if len(set(items)) < len(items) or not all(0 <= item < len(held) for item in items):
-            raise BadArgument(
-                "items", expected=f"items of the batch, 0 to {len(held) - 1}, each once", came=list(items)
-            )
+        if not all(0 <= item < len(held) for item in items):
+            raise BadArgument("items", expected=f"items of the batch, 0 to {len(held) - 1}", got=list(items))
         return held
+
+    def _checked_replacement(self, items: Sequence[int], other: KeyValueCache) -> list[int]:
+        """How many positions each item holds once `other` is in the place of `items`."""
+        held = self._checked_items(items)
+        if len(set(items)) < len(items):
+            raise BadArgument("items", expected="items of the batch, each once", got=list(items))
+        if other.batch != len(items) or len(other) > self.max_len:
+            expected = f"a cache of {len(items)} items that holds at most {self.max_len} positions"
+            raise BadArgument("other", expected=expected, got=f"{other.batch} items, {len(other)} positions")
+        for item, length in zip(items, other.lengths, strict=True):
+            held[item] = length
+        return held
+
+
+def path_moves(lengths: list[int], paths: list[list[int]]) -> list[tuple[int, int, int]]:
+    """(item, from position, to position) for each node that is not where it will be kept.
+
+    >>> path_moves([4], [[0, 2]])
+    [(0, 6, 5)]
+    """
+    return [
+        (item, length + node, length + place)
+        for item, (length, path) in enumerate(zip(lengths, paths, strict=True))
+        for place, node in enumerate(path)
+        if node != place
+    ]
+
+
+def _checked_paths(paths: Sequence[Sequence[int]], nodes: list[int]) -> list[list[int]]:
+    checked = [[whole_number(node, "paths", at_least=0) for node in path] for path in paths]
+    are_paths = len(checked) == len(nodes) and all(
+        path == sorted(set(path)) and (not path or path[-1] < own) for path, own in zip(checked, nodes, strict=True)
+    )
+    if not are_paths:
+        expected = f"rising numbers of nodes for each item, of which there are {nodes}"
+        raise BadArgument("paths", expected=expected, got=checked)
+    return checked

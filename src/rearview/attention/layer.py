@@ -1,4 +1,4 @@
-"""MaskedSelfAttention: X -> Q, K, V -> heads -> attend -> output, as a layer.
+"""MaskedSelfAttention, a layer: X -> Q, K, V -> heads -> attend -> output.
 
 >>> import torch
 >>> from rearview import MaskedSelfAttention, causal
@@ -9,13 +9,16 @@ torch.Size([2, 5, 16])
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from rearview.attention.arguments import finite_number
-from rearview.attention.attend import attend
 from rearview.attention.bias import Alibi
 from rearview.attention.cache import KeyValueCache
+from rearview.attention.functional import attend
+from rearview.attention.paged_cache import PagedCache
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
 from rearview.masks.frame import whole_number
@@ -25,19 +28,19 @@ class MaskedSelfAttention(nn.Module):
     """Self-attention under a mask.
 
     Args:
-        dim: features of the input.
-        num_heads: query heads.
+        dim: number of input features.
+        num_heads: number of query heads.
         mask: who may be heard.
-        num_kv_heads: key and value heads, `num_heads` unless given; fewer means grouped queries.
-        head_dim, value_dim: features of a head's keys and of its values; dim / num_heads unless given.
-        bias: have W_Q, W_K, W_V and W_O a bias?
-        output: project the heads with W_O? Without it the heads are returned side by side.
-        dropout: of the attention weights, in training mode only.
-        score_bias: `alibi(...)`, added to the scores.
-        engine: as in `attend`.
-        w_q, w_k, w_v, w_o: weights to start from, written as in the formula Q = X W_Q: [in, out].
+        num_kv_heads: number of key and value heads, by default `num_heads`; fewer give grouped queries.
+        head_dim, value_dim: number of features of the keys and of the values of a head, by default dim / num_heads.
+        bias: whether W_Q, W_K, W_V and W_O have a bias.
+        output: whether the heads are projected with W_O. If not, they are returned concatenated.
+        dropout: probability for attention weights, in training mode only.
+        score_bias: `alibi(...)`, which is added to the scores.
+        engine, batch_invariant: as in `attend`.
+        w_q, w_k, w_v, w_o: initial weights [in, out], as in the formula Q = X W_Q.
 
-    The worked example of a paper is three lines:
+    A worked example with given weights:
 
     >>> w_q, w_k, w_v = (torch.eye(2) for _ in range(3))
     >>> layer = MaskedSelfAttention(2, 1, w_q=w_q, w_k=w_k, w_v=w_v, bias=False, output=False)
@@ -45,7 +48,7 @@ class MaskedSelfAttention(nn.Module):
     [1.0, 0.0]
     """
 
-    # A watcher puts its own in the place of this one, in a layer that it watches.
+    # `observe` replaces this attribute on the layers that it watches.
     attend = staticmethod(attend)
 
     def __init__(
@@ -62,6 +65,7 @@ class MaskedSelfAttention(nn.Module):
         dropout: float = 0.0,
         score_bias: Alibi | None = None,
         engine: str = "auto",
+        batch_invariant: bool = False,
         w_q: Tensor | None = None,
         w_k: Tensor | None = None,
         w_v: Tensor | None = None,
@@ -77,23 +81,23 @@ class MaskedSelfAttention(nn.Module):
         )
         if self.num_heads % self.num_kv_heads:
             expected = f"a number that divides num_heads = {self.num_heads}"
-            raise BadArgument("num_kv_heads", expected=expected, came=self.num_kv_heads)
+            raise BadArgument("num_kv_heads", expected=expected, got=self.num_kv_heads)
         if not isinstance(mask, Mask):
-            raise BadArgument("mask", expected="a Mask such as causal()", came=type(mask).__name__)
+            raise BadArgument("mask", expected="a Mask such as causal()", got=type(mask).__name__)
         self.head_dim = self._head_dim(w_q, self.num_heads, head_dim, dim, "head_dim")
         self.value_dim = self._head_dim(
             w_v, self.num_kv_heads, value_dim, self.head_dim * self.num_kv_heads, "value_dim"
         )
-        self.mask, self.score_bias, self.engine = mask, score_bias, engine
+        self.mask, self.score_bias, self.engine, self.batch_invariant = mask, score_bias, engine, batch_invariant
         self.dropout = finite_number(dropout, "dropout", at_least=0.0, below=1.0)
 
         def linear(given: Tensor | None, rows: int, columns: int, name: str) -> nn.Linear:
             layer = nn.Linear(rows, columns, bias=bias, dtype=dtype, device=device)
             if given is not None:
                 if given.shape != (rows, columns):
-                    raise BadArgument(name, expected=f"shape [{rows}, {columns}] (in, out)", came=list(given.shape))
+                    raise BadArgument(name, expected=f"shape [{rows}, {columns}] (in, out)", got=list(given.shape))
                 layer.weight = nn.Parameter(given.detach().T.to(layer.weight).contiguous())
-                # The formula has no bias, so weights that are given start without one.
+                # The formula has no bias, so the bias of given weights starts at zero.
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
             return layer
@@ -103,7 +107,7 @@ class MaskedSelfAttention(nn.Module):
         self.w_v = linear(w_v, dim, self.num_kv_heads * self.value_dim, "w_v")
         self.w_o = linear(w_o, self.num_heads * self.value_dim, dim, "w_o") if output else None
         if not output and w_o is not None:
-            raise BadArgument("w_o", expected="nothing when output=False", came=f"a tensor {list(w_o.shape)}")
+            raise BadArgument("w_o", expected="nothing when output=False", got=f"a tensor {list(w_o.shape)}")
 
     @staticmethod
     def _head_dim(given: Tensor | None, heads: int, asked: int | None, total: int, name: str) -> int:
@@ -111,27 +115,27 @@ class MaskedSelfAttention(nn.Module):
             return whole_number(asked, name, at_least=1)
         total = given.shape[-1] if given is not None else total
         if total % heads:
-            raise BadArgument(name, expected=f"features that divide into {heads} heads", came=total)
+            raise BadArgument(name, expected=f"features that divide into {heads} heads", got=total)
         return total // heads
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V of `x` [batch, time, dim] by head: [batch, heads, time, dim of a head]."""
+        """Q, K and V of `x` [batch, time, dim], each [batch, heads, time, head dim]."""
         query = self.w_q(x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
         key = self.w_k(x).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
         value = self.w_v(x).unflatten(-1, (self.num_kv_heads, self.value_dim)).transpose(1, 2)
         return query, key, value
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, cache: KeyValueCache | None = None) -> Tensor:
-        """[batch, time, dim] -> the same shape; [time, dim] is a batch of one.
+        """Map [batch, time, dim] to the same shape; [time, dim] is a batch of one.
 
-        `mask` narrows the layer's own mask for this call (`layer.mask & mask`: padding, packed documents).
-        With a `cache`, `x` continues what the cache holds.
+        `mask` narrows the mask of the layer for this call, for padding or packed documents: `layer.mask & mask`. With a
+        `cache`, `x` continues the sequence in the cache.
         """
         if x.ndim not in (2, 3) or x.shape[-1] != self.w_q.in_features:
             expected = f"[batch, time, {self.w_q.in_features}] or [time, {self.w_q.in_features}]"
-            raise BadArgument("x", expected=expected, came=list(x.shape))
+            raise BadArgument("x", expected=expected, got=list(x.shape))
         if mask is not None and not isinstance(mask, Mask):
-            raise BadArgument("mask", expected="a Mask such as padding(...)", came=type(mask).__name__)
+            raise BadArgument("mask", expected="a Mask such as padding(...)", got=type(mask).__name__)
         query, key, value = self.heads(x if x.ndim == 3 else x.unsqueeze(0))
         mask = self.mask if mask is None else self.mask & mask
         if cache is not None:
@@ -144,15 +148,18 @@ class MaskedSelfAttention(nn.Module):
             mask=mask,
             bias=self.score_bias,
             dropout=self.dropout if self.training else 0.0,
+            pages=None if cache is None else cache.pages,
+            batch_invariant=self.batch_invariant,
             engine=self.engine,
         )
         out = heard.transpose(1, 2).flatten(2)  # [batch, time, heads x value dim]
         out = out if self.w_o is None else self.w_o(out)
         return out if x.ndim == 3 else out.squeeze(0)
 
-    def new_cache(self, batch: int, max_len: int) -> KeyValueCache:
-        """An empty cache for this layer, on its device and in its dtype."""
-        return KeyValueCache(
+    def new_cache(self, batch: int, max_len: int, *, block_size: int | None = None) -> KeyValueCache:
+        """An empty cache for this layer, on its device and in its dtype; with a block size, in pages."""
+        kind = KeyValueCache if block_size is None else partial(PagedCache, block_size=block_size)
+        return kind(
             batch=batch,
             heads=self.num_kv_heads,
             max_len=max_len,
@@ -166,10 +173,10 @@ class MaskedSelfAttention(nn.Module):
     def from_multihead(
         cls, other: nn.MultiheadAttention, *, mask: Mask = causal(), engine: str = "auto"
     ) -> MaskedSelfAttention:
-        """The same weights as an `nn.MultiheadAttention`, for self-attention.
+        """A layer with the weights of an `nn.MultiheadAttention` that is used for self-attention.
 
-        Its boolean masks mean the opposite of ours (True = blocked there): bring one along with
-        `from_bool(attn_mask, true_means="blocked")`. Our layer is batch first whatever `other.batch_first` says.
+        In its boolean masks True means blocked; convert them with `from_bool(attn_mask, true_means="blocked")`. The
+        layer is batch first regardless of `other.batch_first`.
 
         >>> other = nn.MultiheadAttention(8, 2, batch_first=True)
         >>> layer = MaskedSelfAttention.from_multihead(other, mask=causal())
@@ -180,7 +187,7 @@ class MaskedSelfAttention(nn.Module):
         """
         reasons = []
         if not other._qkv_same_embed_dim:
-            reasons.append("its keys or values come from another width (kdim, vdim), so it is not self-attention")
+            reasons.append("its keys or values have another width (kdim, vdim), so it is not self-attention")
         if other.bias_k is not None:
             reasons.append("it appends a learned key and value (add_bias_kv)")
         if other.add_zero_attn:

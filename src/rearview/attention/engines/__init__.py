@@ -1,32 +1,55 @@
-"""The engines: each does the mask exactly or says why not. A new one joins by one line here.
+"""The engines: each computes a call exactly or says why it cannot. A new engine joins with one line here.
 
-An engine is a module with `name`, `summary`, `refusals(request) -> reasons why it cannot` and
-`run(request) -> (out, lse or None)`.
+>>> from rearview.attention.engines import ENGINES
+>>> [name for name, engine in ENGINES.items() if "GPU" in engine.where]
+['flex']
+
+An engine is a module that has what `Engine` lists. All that is said about an engine is said by the engine.
 """
 
 from typing import Protocol
 
 from torch import Tensor
 
+from rearview.attention.call import Call
 from rearview.attention.engines import blocks, flex, native, reference, sdpa
-from rearview.attention.request import Request
 
 
 class Engine(Protocol):
     name: str
+    # What it is, in a few words.
     summary: str
+    # The devices that it runs on, in a few words.
+    where: str
 
-    def refusals(self, request: Request) -> list[str]: ...
+    def refusals(self, call: Call) -> list[str]:
+        """The reasons why it cannot compute this call exactly, one sentence each; an empty list where it can."""
+        ...
 
-    def run(self, request: Request) -> tuple[Tensor, Tensor | None]: ...
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """The output [batch, heads, q_len, dim], and the log-sum-exp where `call.needs_lse`; sinks are counted in."""
+        ...
+
+    def reason_to_take(self, call: Call) -> str | None:
+        """Why `engine="auto"` should take it for this call; None where it should ask the next engine."""
+        ...
+
+    def reason_not_taken(self, call: Call, taken: str) -> str:
+        """Why another engine was taken for this call, which this one could compute too."""
+        ...
+
+    def memory(self, call: Call) -> int:
+        """An estimate of the bytes beyond inputs and output that grow with the length."""
+        ...
 
 
+# In the order in which `engine="auto"` asks them.
 ENGINES: dict[str, Engine] = {
-    reference.name: reference,
-    sdpa.name: sdpa,
-    blocks.name: blocks,
     native.name: native,
     flex.name: flex,
+    sdpa.name: sdpa,
+    blocks.name: blocks,
+    reference.name: reference,
 }
 
 __all__ = ["ENGINES", "Engine"]

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from rearview.attention.bias import Alibi
-from rearview.attention.request import Request
+from rearview.attention.call import Call
+from rearview.attention.sinks import counted_in
 from rearview.masks import Spans
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 name = "flex"
 summary = "FlexAttention, compiled, through a BlockMask"
+where = "CUDA GPUs; CPUs, forward only"
 
 BLOCK = 128
 
@@ -39,45 +41,69 @@ _block_masks: weakref.WeakKeyDictionary[Spans, dict[torch.device, BlockMask]] = 
 RECOMPILATIONS = 256
 
 
-def refusals(request: Request) -> list[str]:
+def refusals(call: Call) -> list[str]:
     reasons = []
-    on_cpu = request.device.type == "cpu"
-    if request.dropout:
+    on_cpu = call.device.type == "cpu"
+    if call.pages is not None:
+        reasons.append("it does not read pages")
+    if call.batch_invariant:
+        reasons.append("FlexAttention adds up in an order that depends on the sizes")
+    if call.dropout:
         reasons.append("it has no dropout")
-    if on_cpu and request.needs_grad:
+    if on_cpu and call.needs_grad:
         reasons.append("FlexAttention on a CPU is forward only")
-    if isinstance(request.bias, Tensor) and request.bias.requires_grad and request.needs_grad:
+    if isinstance(call.bias, Tensor) and call.bias.requires_grad and call.needs_grad:
         reasons.append("FlexAttention does not compile at every size with a bias that needs gradients")
-    if on_cpu and request.return_lse:
+    if on_cpu and call.needs_lse:
         reasons.append("FlexAttention on a CPU does not return the log-sum-exp")
-    if request.device.type not in ("cpu", "cuda"):
-        reasons.append(f"FlexAttention has no kernel for {request.device.type}")
-    if request.query.dtype == torch.float64 and not on_cpu:
-        reasons.append("FlexAttention on a GPU has no float64")
+    if call.device.type not in ("cpu", "cuda"):
+        reasons.append(f"FlexAttention has no kernel for {call.device.type}")
+    if call.query.dtype == torch.float64:
+        reasons.append("FlexAttention has no float64 kernel")
+    per_key_head = call.frame.q_len * call.queries_per_key_head
+    if not on_cpu and call.frame.q_len < BLOCK < per_key_head:
+        # Its decoding kernel has no configuration for these, unless a dynamic shape was compiled before (torch 2.11).
+        reasons.append(f"FlexAttention does not compile for {per_key_head} short queries per key head")
     if on_cpu and not any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++")):
         reasons.append("FlexAttention on a CPU needs a C++ compiler at run time, and none is on the PATH")
     return reasons
 
 
-def run(request: Request) -> tuple[Tensor, Tensor | None]:
+def reason_to_take(call: Call) -> str | None:
+    if call.device.type == "cuda" and call.needs_dense_mask:
+        return "on a GPU a compiled block-sparse kernel computes the visible tiles only"
+    return None
+
+
+def reason_not_taken(call: Call, taken: str) -> str:
+    return "it would be compiled at the first call, which takes seconds"
+
+
+def memory(call: Call) -> int:
+    tiles = -(-call.frame.q_len // BLOCK) * -(-call.frame.k_len // BLOCK)
+    return 16 * (call.mask.batch or 1) * (call.mask.heads or 1) * tiles
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
     import torch._dynamo.config
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
-    attention = _compiled(flex_attention, request.device.type)
-    key, value = request.shielded()
+    attention = _compiled(flex_attention, call.device.type)
+    key, value = call.shielded()
     # Past its limit of recompilations dynamo would raise (fullgraph) or fall back to a dense T x T: allow many.
     with torch._dynamo.config.patch(recompile_limit=RECOMPILATIONS):
         answer = attention(
-            request.query,
+            call.query,
             key,
             value,
-            score_mod=_score_mod(request),
-            block_mask=None if request.hears_everything else _block_mask(request),
-            scale=request.scale,
-            enable_gqa=request.key_heads != request.heads,
-            return_aux=AuxRequest(lse=True) if request.return_lse else None,
+            score_mod=_score_mod(call),
+            # Never None: a graph that was compiled with a BlockMask fails its own guards on None (torch 2.13).
+            block_mask=_block_mask(call),
+            scale=call.scale,
+            enable_gqa=call.key_heads != call.heads,
+            return_aux=AuxRequest(lse=True) if call.needs_lse else None,
         )
-    return (answer[0], answer[1].lse) if request.return_lse else (answer, None)
+    return counted_in(call.sinks, answer[0], answer[1].lse) if call.needs_lse else (answer, None)
 
 
 @cache
@@ -86,39 +112,39 @@ def _compiled(function: Callable, device: str) -> Callable:
     return torch.compile(function, dynamic=False if device == "cpu" else None, fullgraph=True)
 
 
-def _block_mask(request: Request) -> BlockMask:
+def _block_mask(call: Call) -> BlockMask:
     """The mask's BlockMask, made once for its ranges and a device: making it takes longer than a kernel."""
-    spans = request.spans
+    spans = call.spans
     if spans is None:
-        return _made(request, None)
+        return _made(call, None)
     made = _block_masks.setdefault(spans, {})
-    if request.device not in made:
+    if call.device not in made:
         from rearview.masks.exchange.flex import range_mod
 
-        made[request.device] = _made(request, range_mod(request.mask.spans_in(request.frame, request.device)))
-    return made[request.device]
+        made[call.device] = _made(call, range_mod(call.mask.spans_in(call.frame, call.device)))
+    return made[call.device]
 
 
-def _made(request: Request, mask_mod: MaskMod | None) -> BlockMask:
+def _made(call: Call, mask_mod: MaskMod | None) -> BlockMask:
     from rearview.masks.exchange.flex import to_block_mask
 
-    frame = request.frame
+    frame = call.frame
     return to_block_mask(
-        request.mask,
+        call.mask,
         frame.q_len,
         frame.k_len,
         q_start=None if frame.q_start < 0 else frame.q_start,
         block_size=BLOCK,
-        device=request.device,
+        device=call.device,
         mask_mod=mask_mod,
     )
 
 
-def _score_mod(request: Request) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None:
-    softcap, bias, q_start = request.softcap, request.bias, request.frame.q_start
+def _score_mod(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+    softcap, bias, q_start = call.softcap, call.bias, call.frame.q_start
     if softcap is None and bias is None:
         return None
-    slopes = bias.slopes.to(request.device) if isinstance(bias, Alibi) else None
+    slopes = bias.slopes.to(call.device) if isinstance(bias, Alibi) else None
     table = bias if isinstance(bias, Tensor) else None
     wide = [size > 1 for size in table.shape] if table is not None else []
 

@@ -10,31 +10,48 @@
 import torch
 from torch import Tensor
 
-from rearview.attention.request import Request
+from rearview.attention.call import Call
+from rearview.attention.sinks import counted_in
+from rearview.drawing.cells import in_bytes
 
 name = "reference"
-summary = "the definition, dense; float64 on request"
+summary = "the definition, dense, in float64 where the inputs are float64"
+where = "anywhere"
 
 
-def refusals(request: Request) -> list[str]:
-    return []
+def refusals(call: Call) -> list[str]:
+    return ["its matrix products add up in an order that depends on the sizes"] if call.batch_invariant else []
 
 
-def run(request: Request) -> tuple[Tensor, Tensor]:
-    weights, lse = weights_and_lse(request)
-    if request.dropout:
-        keep = torch.rand(weights.shape, device=request.device, generator=request.generator) >= request.dropout
-        weights = weights * keep / (1 - request.dropout)
-    _, value = request.shielded()
+def reason_to_take(call: Call) -> str | None:
+    return "it copies the pages of each item together, and no other engine can read them here" if call.pages else None
+
+
+def reason_not_taken(call: Call, taken: str) -> str:
+    return f"it is the definition, which is not optimized, and holds {in_bytes(memory(call))} of scores"
+
+
+def memory(call: Call) -> int:
+    return 3 * call.batch * call.heads * call.frame.q_len * call.frame.k_len * call.work_dtype.itemsize
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    call = call.gathered()
+    weights, lse = weights_and_lse(call)
+    if call.dropout:
+        keep = torch.rand(weights.shape, device=call.device, generator=call.generator) >= call.dropout
+        weights = weights * keep / (1 - call.dropout)
+    _, value = call.shielded()
     # [batch, key head, queries of its group, dim]: one product serves the whole group.
-    groups = (request.key_heads, request.queries_per_key_head)
+    groups = (call.key_heads, call.queries_per_key_head)
     out = _product(weights.unflatten(1, groups).flatten(2, 3), value.to(weights.dtype))
-    return out.unflatten(2, (-1, weights.shape[2])).flatten(1, 2).to(request.query.dtype), lse
+    out = out.unflatten(2, (-1, weights.shape[2])).flatten(1, 2).to(call.query.dtype)
+    return counted_in(call.sinks, out, lse)
 
 
-def weights_and_lse(request: Request, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def weights_and_lse(call: Call, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Softmax weights [batch, heads, rows, k_len] and their log-sum-exp, in the work dtype; all rows unless given."""
-    scores = masked_scores(request, rows)
+    scores = masked_scores(call, rows)
     # A row that hears nothing has the maximum -inf; 0 in its place keeps -inf - max from being NaN.
     top = scores.detach().amax(-1, keepdim=True)
     empty = top == -torch.inf
@@ -46,22 +63,22 @@ def weights_and_lse(request: Request, rows: Tensor | None = None) -> tuple[Tenso
     return weights, lse.squeeze(-1)
 
 
-def masked_scores(request: Request, rows: Tensor | None = None) -> Tensor:
+def masked_scores(call: Call, rows: Tensor | None = None) -> Tensor:
     """softcap(scale x Q K^T) + bias, and -inf where the mask forbids."""
-    key, _ = request.shielded()
-    query, key = request.query.to(request.work_dtype), key.to(request.work_dtype)
-    bias = request.dense_bias()
+    key, _ = call.shielded()
+    query, key = call.query.to(call.work_dtype), key.to(call.work_dtype)
+    bias = call.dense_bias()
     if rows is not None:
         query = query[:, :, rows]
         bias = bias[:, :, rows] if bias is not None and bias.shape[2] > 1 else bias
-    groups = (request.key_heads, request.queries_per_key_head)
+    groups = (call.key_heads, call.queries_per_key_head)
     scores = _product(query.unflatten(1, groups).flatten(2, 3), key.transpose(-1, -2))
-    scores = scores.unflatten(2, (-1, query.shape[2])).flatten(1, 2) * request.scale
-    if request.softcap is not None:
-        scores = request.softcap * torch.tanh(scores / request.softcap)
+    scores = scores.unflatten(2, (-1, query.shape[2])).flatten(1, 2) * call.scale
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    return scores.masked_fill(~request.visible(rows), -torch.inf)
+    return scores.masked_fill(~call.visible(rows), -torch.inf)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -6,13 +6,14 @@
     >>> attend(x, x, x, mask=causal(), engine="sdpa").shape
     torch.Size([1, 2, 5, 8])
 
-Four traps of `scaled_dot_product_attention` are dealt with here:
+Five traps of `scaled_dot_product_attention` are dealt with here:
 
 - its `is_causal` counts from the top left, so it is used only for queries that start at position 0;
 - a row with no visible key is NaN or the mean of V on some backends, so it is given one key and its output set to 0;
 - a dense mask is *added* to the scores, and some kernels split float32 into smaller numbers, so a finite but huge
   number at a forbidden key can become NaN there: the engine refuses inputs that large;
-- cuDNN blocks with a finite number where a dense mask says -inf, which a large score outweighs: it gets no dense mask.
+- cuDNN blocks with a finite number where a dense mask says -inf, which a large score outweighs: it gets no dense mask;
+- a scale of 0 or below gives NaN in its causal CPU kernel, so the sign goes into the query.
 """
 
 import contextlib
@@ -25,54 +26,85 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rearview.attention.bias import Alibi
-from rearview.attention.request import Request
-from rearview.masks.families import Causal
+from rearview.attention.call import Call
+from rearview.drawing.cells import in_bytes
 
 name = "sdpa"
 summary = "PyTorch's fused kernels"
+where = "anywhere"
 
 HALVES = (torch.float16, torch.bfloat16)
 SHORT_PAIRS = 256 * 256
+# Up to this many pairs per sequence the overhead of calls dominates, and one call on all pairs is the fastest.
+SMALL_PAIRS = 128 * 128
 
 
-def needs_dense_mask(request: Request) -> bool:
-    """Can neither "no mask", over the keys that are heard, nor `is_causal` say it?"""
-    if request.bias is not None:
-        return True
-    return not (request.hears_everything or _is_causal_from_zero(request) or request.heard_ranges is not None)
-
-
-def refusals(request: Request) -> list[str]:
+def refusals(call: Call) -> list[str]:
     reasons = []
-    if request.return_lse:
+    if call.pages is not None:
+        reasons.append("it does not read pages")
+    if call.batch_invariant:
+        reasons.append("PyTorch's kernels add up in an order that depends on the sizes")
+    if call.needs_lse:
         reasons.append("it does not return the log-sum-exp")
-    if request.softcap is not None:
+    if call.softcap is not None:
         reasons.append("it has no softcap")
-    if request.dropout and request.generator is not None:
+    if call.dropout and call.generator is not None:
         reasons.append("its dropout takes no generator")
-    if request.bias is not None and request.device.type != "cpu":
-        dtype = request.work_dtype if isinstance(request.bias, Alibi) else request.bias.dtype
-        if dtype != request.query.dtype:
-            reasons.append(f"it would round a bias of {dtype} to {request.query.dtype}")
-    if not reasons and _may_overflow(request):
+    if call.bias is not None and call.device.type != "cpu":
+        dtype = call.work_dtype if isinstance(call.bias, Alibi) else call.bias.dtype
+        if dtype != call.query.dtype:
+            reasons.append(f"it would round a bias of {dtype} to {call.query.dtype}")
+    if not reasons and _may_overflow(call):
         reasons.append("inputs this large can overflow to inf at keys that the mask forbids, and inf x 0 is NaN")
     return reasons
 
 
-def run(request: Request) -> tuple[Tensor, None]:
-    query, key, value, attn_mask, empty = request.query, request.key, request.value, None, None
-    dense = needs_dense_mask(request)
-    is_causal = not dense and _is_causal_from_zero(request)
+def reason_to_take(call: Call) -> str | None:
+    if not call.needs_dense_mask:
+        return "the fused kernel expresses this mask without a dense tensor"
+    # A single query is cut to its ranges by other engines with one slice.
+    if call.frame.q_len > 1 and call.frame.q_len * call.frame.k_len <= SMALL_PAIRS:
+        return "at this size one fused call with a dense mask costs less than several exact ones"
+    return None
+
+
+def reason_not_taken(call: Call, taken: str) -> str:
+    if call.needs_dense_mask:
+        return f"it would compute every pair, with a dense mask of {in_bytes(memory(call))}"
+    return f"it expresses this mask exactly too, but {taken} was measured to be faster"
+
+
+def memory(call: Call) -> int:
+    if not call.needs_dense_mask:
+        return 0
+    # One bool per pair; with a bias, one number per pair, for every item and head in which either of the two differs.
+    pairs, batch, heads, bias = (
+        call.frame.q_len * call.frame.k_len,
+        call.mask.batch or 1,
+        call.mask.heads or 1,
+        call.bias,
+    )
+    if bias is None:
+        return batch * heads * pairs
+    own = (1, len(bias.slopes)) if isinstance(bias, Alibi) else bias.shape[:2]
+    return max(batch, own[0]) * max(heads, own[1]) * pairs * call.work_dtype.itemsize
+
+
+def run(call: Call) -> tuple[Tensor, None]:
+    (query, scale), key, value, attn_mask, empty = _with_positive_scale(call), call.key, call.value, None, None
+    dense = call.needs_dense_mask
+    is_causal = not dense and call.is_causal_from_zero
     if is_causal:
-        # Keys after the last query are heard by nobody; is_causal must not see them.
-        key, value = key[:, :, : request.frame.q_len], value[:, :, : request.frame.q_len]
+        # No query hears the keys after the last query; is_causal must not see them.
+        key, value = key[:, :, : call.frame.q_len], value[:, :, : call.frame.q_len]
     elif dense:
-        key, value = request.shielded()
-        attn_mask, empty = _dense_mask(request)
-    elif not request.hears_everything:
-        return _one_query(request), None
-    kernels = _kernels(request, dense=dense)
-    if _is_slow_in_half(request):
+        key, value = call.shielded()
+        attn_mask, empty = _dense_mask(call)
+    elif not call.hears_everything:
+        return _one_query(call), None
+    kernels = _kernels(call, dense=dense)
+    if _is_slow_in_half(call):
         query, key, value = query.float(), key.float(), value.float()
         attn_mask = attn_mask.float() if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
         # Autocast would cast them back.
@@ -84,29 +116,37 @@ def run(request: Request) -> tuple[Tensor, None]:
             value,
             attn_mask=attn_mask,
             is_causal=is_causal,
-            dropout_p=request.dropout,
-            scale=request.scale,
-            enable_gqa=request.key_heads != request.heads,
+            dropout_p=call.dropout,
+            scale=scale,
+            enable_gqa=call.key_heads != call.heads,
         )
-    out = out.to(request.query.dtype)
+    out = out.to(call.query.dtype)
     return (out if empty is None else out.masked_fill(empty, 0)), None
 
 
-def _one_query(request: Request) -> Tensor:
-    """What is heard, cut out of the keys: item by item where they differ, as in a batch that is not equally far."""
-    assert request.heard_ranges is not None, "a mask that nothing else can say is dense, or a few ranges"
-    whole = (request.query, request.key, request.value)
-    items = [whole] if len(request.heard_ranges) == 1 else list(zip(*(each.split(1) for each in whole), strict=True))
+def _with_positive_scale(call: Call) -> tuple[Tensor, float]:
+    """The query and a scale above 0 that give the same scores."""
+    if call.scale > 0:
+        return call.query, call.scale
+    return (-call.query, -call.scale) if call.scale < 0 else (call.query * 0, 1.0)
+
+
+def _one_query(call: Call) -> Tensor:
+    """Attention on the ranges that are heard, sliced out of the keys; item by item where the ranges differ."""
+    assert call.heard_ranges is not None, "a mask that nothing else can say is dense, or a few ranges"
+    query, scale = _with_positive_scale(call)
+    whole = (query, call.key, call.value)
+    items = [whole] if len(call.heard_ranges) == 1 else list(zip(*(each.split(1) for each in whole), strict=True))
     heard = [
         F.scaled_dot_product_attention(
             query,
             _cut(key, ranges),
             _cut(value, ranges),
-            dropout_p=request.dropout,
-            scale=request.scale,
-            enable_gqa=request.key_heads != request.heads,
+            dropout_p=call.dropout,
+            scale=scale,
+            enable_gqa=call.key_heads != call.heads,
         )
-        for (query, key, value), ranges in zip(items, request.heard_ranges, strict=True)
+        for (query, key, value), ranges in zip(items, call.heard_ranges, strict=True)
     ]
     return heard[0] if len(heard) == 1 else torch.cat(heard)
 
@@ -116,77 +156,72 @@ def _cut(keys: Tensor, ranges: tuple[slice, ...]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
-def _is_slow_in_half(request: Request) -> bool:
+def _is_slow_in_half(call: Call) -> bool:
     # On a CPU the backward of short sequences in half precision takes three times as long as the copies to float32
     # and back; from a few hundred positions on they are even.
-    short = request.frame.q_len * request.frame.k_len <= SHORT_PAIRS
-    return short and request.query.dtype in HALVES and request.device.type == "cpu" and request.needs_grad
+    short = call.frame.q_len * call.frame.k_len <= SHORT_PAIRS
+    return short and call.query.dtype in HALVES and call.device.type == "cpu" and call.needs_grad
 
 
-def _is_causal_from_zero(request: Request) -> bool:
-    frame = request.frame
-    return isinstance(request.simplified, Causal) and frame.q_start == 0 and frame.q_len <= frame.k_len
-
-
-def _dense_mask(request: Request) -> tuple[Tensor, Tensor | None]:
-    visible, empty = request.visible(), None
-    spans = request.spans
+def _dense_mask(call: Call) -> tuple[Tensor, Tensor | None]:
+    visible, empty = call.visible(), None
+    spans = call.spans
     if spans is None or spans.some_row_empty:
         empty = ~visible.any(-1, keepdim=True)
         first_key = torch.zeros_like(visible)
         first_key[..., 0] = True
         visible = visible | (empty & first_key)
-    bias = request.dense_bias()
+    bias = call.dense_bias()
     if bias is None:
         return visible, empty
     # A CPU takes a bias in the query's dtype or in the one that it computes in, and no other.
-    bias = bias if bias.dtype == request.query.dtype else bias.to(request.work_dtype)
+    bias = bias if bias.dtype == call.query.dtype else bias.to(call.work_dtype)
     return torch.where(visible, bias, -torch.inf), empty
 
 
-def _may_overflow(request: Request) -> bool:
+def _may_overflow(call: Call) -> bool:
     """Could a finite input become inf where the mask forbids, and be noticed?"""
-    dense = needs_dense_mask(request)
+    dense = call.needs_dense_mask
     # Keys that are cut out need no mask at all.
-    masks_by_filling = not dense and (request.device.type == "cpu" or request.query.dtype in HALVES)
-    masks_nothing = request.hears_everything or (not dense and request.heard_ranges is not None)
+    masks_by_filling = not dense and (call.device.type == "cpu" or call.query.dtype in HALVES)
+    masks_nothing = call.hears_everything or (not dense and call.heard_ranges is not None)
     # Sums of products of float16 numbers fit float32. Reading the values stops a compiled graph: there, they are
     # trusted. (On a GPU it waits for the stream.)
-    exempt = request.query.dtype == torch.float16 or torch.compiler.is_compiling()
-    if masks_by_filling or masks_nothing or exempt or 0 in (request.query.numel(), request.key.numel()):
+    exempt = call.query.dtype == torch.float16 or torch.compiler.is_compiling()
+    if masks_by_filling or masks_nothing or exempt or 0 in (call.query.numel(), call.key.numel()):
         return False
     try:
-        # What nobody hears may be anything. It is looked past, at the price of a copy, only where it may matter.
-        if _stays_in_range(request, request.key, request.value):
+        # Keys that no query hears may hold anything. They are zeroed, which takes a copy, only where it may matter.
+        if _stays_in_range(call, call.key, call.value):
             return False
-        key, value = request.shielded()
-        return not _stays_in_range(request, key, value) and _all_finite(request.query, key, value)
+        key, value = call.shielded()
+        return not _stays_in_range(call, key, value) and _all_finite(call.query, key, value)
     except RuntimeError:
         # Under vmap there are no values to read; they are trusted, as in a compiled graph.
         return False
 
 
-def _stays_in_range(request: Request, key: Tensor, value: Tensor) -> bool:
+def _stays_in_range(call: Call, key: Tensor, value: Tensor) -> bool:
     # One stack, so that a GPU is waited for once. A NaN anywhere hides how large the rest is: out of range.
-    tops = torch.stack([tensor.detach().abs().amax() for tensor in (request.query, key, value)]).double().tolist()
+    tops = torch.stack([tensor.detach().abs().amax() for tensor in (call.query, key, value)]).double().tolist()
     query_top, key_top, value_top = tops
-    score = query_top * key_top * request.query.shape[-1] * max(1.0, abs(request.scale))
-    return all(map(math.isfinite, tops)) and max(score, 2 * value_top) < torch.finfo(request.work_dtype).max
+    score = query_top * key_top * call.query.shape[-1] * max(1.0, abs(call.scale))
+    return all(map(math.isfinite, tops)) and max(score, 2 * value_top) < torch.finfo(call.work_dtype).max
 
 
 def _all_finite(*tensors: Tensor) -> bool:
-    # Inputs that are inf or NaN where somebody hears them are not this engine's to judge.
+    # Inputs that are inf or NaN at keys that are heard give whatever arithmetic gives: that is no reason to refuse.
     return all(bool(tensor.detach().isfinite().all()) for tensor in tensors)
 
 
-def _kernels(request: Request, *, dense: bool) -> contextlib.AbstractContextManager[object]:
+def _kernels(call: Call, *, dense: bool) -> contextlib.AbstractContextManager[object]:
     # Choosing kernels takes longer than one query does, and there any kernel is as good.
-    if request.device.type != "cuda" or (request.frame.q_len == 1 and not dense):
+    if call.device.type != "cuda" or (call.frame.q_len == 1 and not dense):
         return contextlib.nullcontext()
     order = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     if not dense:
         # On Hopper cuDNN's kernel is 1.3-1.8 times faster than the one that PyTorch prefers.
-        order.insert(0 if _is_hopper(request.device) else 2, SDPBackend.CUDNN_ATTENTION)
+        order.insert(0 if _is_hopper(call.device) else 2, SDPBackend.CUDNN_ATTENTION)
     return sdpa_kernel(order, set_priority=True)
 
 

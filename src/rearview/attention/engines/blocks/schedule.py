@@ -1,9 +1,9 @@
 """The work that a mask leaves: strips of queries, each with the keys that they hear, cut into tiles.
 
     >>> from rearview import causal, window
-    >>> from rearview.attention.engines.blocks.schedule import Sizes, schedule_spans
+    >>> from rearview.attention.engines.blocks.schedule import TileSizes, schedule_spans
     >>> spans = (causal() & window(2)).spans(4)
-    >>> for strip in schedule_spans(spans, Sizes(rows=2, keys=8)):
+    >>> for strip in schedule_spans(spans, TileSizes(rows=2, keys=8)):
     ...     print(strip.rows, [tile.keys for tile in strip.tiles])
     slice(0, 2, None) [(slice(0, 2, None),)]
     slice(2, 4, None) [(slice(1, 4, None),)]
@@ -14,29 +14,36 @@ differ carry a boolean piece. Everything here is plain integers on the CPU: made
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from rearview.attention.call import Call
 from rearview.masks import Frame, Mask, Spans
 
 # Two key ranges closer than this become one: a few hidden columns cost less than another slice.
 BRIDGED_GAP = 32
 
+# Measured on CPUs (bench/): short rows waste least in small strips, long ones feed the matrix product better.
+SHORT_ROW_KEYS = 256
+SHORT_ROW_STRIP, LONG_ROW_STRIP = 64, 128
+KEYS_PER_TILE = 1024
+
 
 @dataclass(frozen=True)
-class Sizes:
-    """At most `rows` queries a strip and `keys` keys a tile."""
+class TileSizes:
+    """At most `rows` queries per strip and `keys` keys per tile."""
 
     rows: int
     keys: int
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class HiddenColumns:
     """Columns of a tile (counted in the tile) where not every query hears the key; `hidden` is bool [rows, columns]."""
 
     columns: slice
@@ -48,7 +55,7 @@ class Tile:
     """Key ranges, laid side by side, and where they are hidden."""
 
     keys: tuple[slice, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[HiddenColumns, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +68,26 @@ class Strip:
     tiles: tuple[Tile, ...]
 
 
-def schedule_spans(spans: Spans, sizes: Sizes, device: torch.device | None = None) -> list[Strip]:
+# A mask object serves every layer and step of a model; its strips are made once and dropped together with its ranges.
+_strips: weakref.WeakKeyDictionary[Spans, dict[tuple[TileSizes, torch.device], list[Strip]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def strips_of(call: Call) -> Iterable[Strip]:
+    """The strips of a call, in the sizes that suit its mask."""
+    spans, device = call.spans, call.device
+    if spans is None:
+        return schedule_rule(call.mask, call.frame, TileSizes(LONG_ROW_STRIP, KEYS_PER_TILE), device)
+    keys_per_row = spans.area / max(1, spans.batch * spans.heads * spans.q_len)
+    sizes = TileSizes(SHORT_ROW_STRIP if keys_per_row <= SHORT_ROW_KEYS else LONG_ROW_STRIP, KEYS_PER_TILE)
+    made = _strips.setdefault(spans, {})
+    if (sizes, device) not in made:
+        made[sizes, device] = schedule_spans(spans, sizes, device)
+    return made[sizes, device]
+
+
+def schedule_spans(spans: Spans, sizes: TileSizes, device: torch.device | None = None) -> list[Strip]:
     """The strips of a mask that has ranges."""
     some, every = spans.heard_by_any(sizes.rows), spans.heard_by_all(sizes.rows)
     patterns: dict[tuple[int, ...], Tensor] = {}
@@ -90,7 +116,7 @@ def reaches_unheard_keys(spans: Spans) -> bool:
     return bool(((gaps < BRIDGED_GAP) & (heard.starts[..., 1:] < spans.k_len)).any())
 
 
-def schedule_rule(mask: Mask, frame: Frame, sizes: Sizes, device: torch.device) -> Iterator[Strip]:
+def schedule_rule(mask: Mask, frame: Frame, sizes: TileSizes, device: torch.device) -> Iterator[Strip]:
     """The strips of a mask with no range form, one dense strip at a time."""
     for first in range(0, frame.q_len, sizes.rows):
         rows = slice(first, min(first + sizes.rows, frame.q_len))
@@ -102,7 +128,7 @@ def schedule_rule(mask: Mask, frame: Frame, sizes: Sizes, device: torch.device) 
                 tiles = []
                 for keys in _cut(_bridge(heard.rows(b, h)[0]), sizes.keys):
                     piece = torch.cat([hidden[:, part] for part in keys], dim=-1)
-                    pieces = (Piece(slice(0, piece.shape[-1]), piece),) if bool(piece.any()) else ()
+                    pieces = (HiddenColumns(slice(0, piece.shape[-1]), piece),) if bool(piece.any()) else ()
                     tiles.append(Tile(keys, pieces))
                 items = slice(b, b + 1) if visible.shape[0] > 1 else slice(0, None)
                 heads = slice(h, h + 1) if visible.shape[1] > 1 else slice(0, None)
@@ -164,7 +190,7 @@ def _pieces(
     edges: Tensor,
     patterns: dict[tuple[int, ...], Tensor],
     device: torch.device | None,
-) -> Iterator[Piece]:
+) -> Iterator[HiddenColumns]:
     """Where a tile needs a boolean: its columns that not every query hears. `edges`: starts, ends [2, rows, ranges]."""
     offset = 0
     for part in keys:
@@ -174,7 +200,7 @@ def _pieces(
             pattern = (end - start, *inside.flatten().tolist())
             if pattern not in patterns:
                 patterns[pattern] = _hidden(inside, end - start).to(device)
-            yield Piece(slice(offset + start - part.start, offset + end - part.start), patterns[pattern])
+            yield HiddenColumns(slice(offset + start - part.start, offset + end - part.start), patterns[pattern])
         offset += part.stop - part.start
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rearview.attention.call import Call
 from rearview.attention.engines.blocks.schedule import Strip, Tile
-from rearview.attention.engines.blocks.work import Work
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,22 @@ def scatter_add(x_NKD: Tensor, keys: tuple[slice, ...], update: Tensor) -> None:
 
 
 def tile_scores(
-    q: Tensor,
-    k: Tensor,
-    bias: Tensor | None,
-    work: Work,
-    group: Group,
-    strip: Strip,
-    tile: Tile,
-    shape: torch.Size,
+    q: Tensor, k: Tensor, call: Call, group: Group, strip: Strip, tile: Tile
 ) -> tuple[Tensor, Tensor | None]:
     """softcap(Q K^T) + bias with -inf at hidden keys, [n, g x q, k]; and the slope of the softcap, if there is one."""
     scores, slope = torch.bmm(q, k.transpose(-1, -2)), None
-    if work.softcap is not None:
-        capped = scores.div_(work.softcap).tanh_()
+    if call.softcap is not None:
+        capped = scores.div_(call.softcap).tanh_()
         slope = 1 - capped.square()
-        scores = capped * work.softcap
-    if bias is not None:
-        whole = bias.expand(*shape[:3], work.frame.k_len).unflatten(1, (work.key_heads, -1))
+        scores = capped * call.softcap
+    if (bias := call.bias_tensor) is not None:
+        whole = bias.expand(*call.query.shape[:3], call.frame.k_len).unflatten(1, (call.key_heads, -1))
         rows = whole[group.items, group.key_heads, group.of_group, strip.rows]
         by_head(scores, group, strip).add_(torch.cat([rows[..., part] for part in tile.keys], dim=-1))
-    elif work.alibi is not None:
-        rows = torch.arange(strip.rows.start, strip.rows.stop, device=q.device) + work.frame.q_start
+    elif (alibi := call.alibi) is not None:
+        rows = torch.arange(strip.rows.start, strip.rows.stop, device=q.device) + call.frame.q_start
         columns = torch.cat([torch.arange(part.start, part.stop, device=q.device) for part in tile.keys])
-        penalty = work.alibi.tile(rows, columns).unflatten(0, (work.key_heads, -1))
+        penalty = alibi.tile(rows, columns, scores.dtype).unflatten(0, (call.key_heads, -1))
         by_head(scores, group, strip).add_(penalty[group.key_heads, group.of_group])
     hide(scores, tile, group, strip, -torch.inf)
     return scores, slope
@@ -102,17 +95,16 @@ def hide(scores: Tensor, tile: Tile, group: Group, strip: Strip, fill: float) ->
         by_head(scores, group, strip)[..., piece.columns].masked_fill_(piece.hidden, fill)
 
 
-def dropout_of(p: Tensor, work: Work, tile_number: int) -> Tensor:
+def dropout_of(p: Tensor, call: Call, tile_number: int) -> Tensor:
     """The dropout of one tile, the same each time it is asked for: 0 or 1 / (1 - dropout)."""
-    generator = torch.Generator(p.device).manual_seed(work.seed + tile_number)
-    keep = torch.empty_like(p).bernoulli_(1 - work.dropout, generator=generator)
-    return keep.div_(1 - work.dropout)
+    assert call.seed is not None, "a call with dropout draws its seed before the passes"
+    generator = torch.Generator(p.device).manual_seed(int(call.seed) + tile_number)
+    keep = torch.empty_like(p).bernoulli_(1 - call.dropout, generator=generator)
+    return keep.div_(1 - call.dropout)
 
 
-def add_bias_grad(
-    d_bias: Tensor, ds: Tensor, group: Group, strip: Strip, tile: Tile, shape: torch.Size, key_heads: int
-) -> None:
-    heads = (key_heads, shape[1] // key_heads) if d_bias.shape[1] > 1 else (1, 1)
+def add_bias_grad(d_bias: Tensor, ds: Tensor, call: Call, group: Group, strip: Strip, tile: Tile) -> None:
+    heads = (call.key_heads, call.queries_per_key_head) if d_bias.shape[1] > 1 else (1, 1)
     target = d_bias.unflatten(1, heads)
     offset = 0
     for part in tile.keys:

@@ -4,8 +4,8 @@
     >>> from rearview import attend, causal, window
     >>> x = torch.randn(1, 2, 6, 8)
     >>> if library.MISSING is None:
-    ...     came = attend(x, x, x, mask=causal() & window(3), engine="native")
-    ...     assert torch.allclose(came, attend(x, x, x, mask=causal() & window(3), engine="reference"), atol=1e-6)
+    ...     got = attend(x, x, x, mask=causal() & window(3), engine="native")
+    ...     assert torch.allclose(got, attend(x, x, x, mask=causal() & window(3), engine="reference"), atol=1e-6)
 
 `isas()` are the instruction sets at hand, `isa()` is the one in use, `force_isa(name)` chooses. The source is in
 native/ at the top of the repository; how it is built is in docs/native.md.
@@ -13,64 +13,127 @@ native/ at the top of the repository; how it is built is in docs/native.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from rearview.attention.engines.native import call, library, op
+from rearview.attention.call import Call
+from rearview.attention.engines import sdpa
+from rearview.attention.engines.native import kernel, library, op
+from rearview.attention.engines.native.cascade import in_pages
 from rearview.attention.engines.native.function import NativeAttention, PlainAttention, is_plain
 from rearview.attention.engines.native.library import force_isa, isa, isas
-from rearview.attention.engines.native.words import has_words
-from rearview.attention.engines.native.work import Work
-from rearview.attention.request import Request
-from rearview.masks.step import heard_by_one
+from rearview.attention.engines.native.ranges import one_range, ranges_for
+from rearview.masks.encoding import can_encode
 
 name = "native"
-summary = "our C++ kernel on ranges, for CPUs"
+summary = "our C++ kernel on ranges"
+where = "CPUs"
 
 LARGEST_DIM = 256
+# One query of a head with fewer float32 numbers than this leaves most of a vector register empty.
+NARROW_DIM = 32
 
-__all__ = ["force_isa", "isa", "isas", "name", "refusals", "run", "summary"]
+__all__ = [
+    "force_isa", "isa", "isas", "memory", "name", "reason_not_taken", "reason_to_take", "refusals", "run", "summary",
+    "where",
+]  # fmt: skip
 
 
-def refusals(request: Request) -> list[str]:
+def refusals(call: Call) -> list[str]:
     if library.MISSING is not None:
         return [library.MISSING]
     if library.WRONG_ENVIRONMENT:
         library.check_environment()
     reasons = []
-    if request.device.type != "cpu":
-        reasons.append(f"it is a CPU kernel, and the tensors are on {request.device.type}")
-    if not request.mask.has_ranges:
+    if call.device.type != "cpu":
+        reasons.append(f"it is a CPU kernel, and the tensors are on {call.device.type}")
+    if not call.mask.has_ranges:
         reasons.append("the mask has no range form, and ranges are all that it reads of one")
-    if max(request.query.shape[-1], request.value.shape[-1]) > LARGEST_DIM:
+    if max(call.query.shape[-1], call.value.shape[-1]) > LARGEST_DIM:
         reasons.append(f"its head dims go up to {LARGEST_DIM}")
-    if isinstance(request.bias, Tensor) and request.bias.dtype not in call.DTYPES:
-        reasons.append(f"it has no bias of {request.bias.dtype}")
+    if isinstance(call.bias, Tensor) and call.bias.dtype not in kernel.DTYPES:
+        reasons.append(f"it has no bias of {call.bias.dtype}")
+    if call.batch_invariant and call.dropout:
+        reasons.append("what its dropout drops depends on the place in the batch")
+    if call.pages is not None:
+        if call.needs_grad:
+            reasons.append("it has no gradients through pages")
+        if torch.compiler.is_compiling() or not is_plain(*_tensors(call)):
+            reasons.append("it reads pages of plain tensors only, outside of compiled graphs and transforms")
     if torch.compiler.is_compiling():
-        if not has_words(request.mask):
+        if not can_encode(call.mask):
             reasons.append("the mask cannot be carried by a compiled graph")
-        if request.dropout and request.generator is not None:
+        if call.dropout and call.generator is not None:
             reasons.append("a compiled graph cannot draw from a generator; torch.manual_seed works")
     return reasons
 
 
-def run(request: Request) -> tuple[Tensor, Tensor]:
-    bias = request.bias if isinstance(request.bias, Tensor) else None
-    given, work = (request.query, request.key, request.value, bias), Work.of(request)
+def reason_to_take(call: Call) -> str | None:
+    """On a CPU, wherever it was measured to be the fastest (`python -m bench native`), at any length, mask and option.
+
+    Not under torch.func and forward-mode derivatives, of which it supports only a part. Nor where PyTorch's kernel
+    needs no dense mask and is faster: forward alone in bfloat16 on a processor with matrix tiles; one query of a very
+    narrow head.
+    """
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    if not library.IS_FAST or call.device.type != "cpu" or transformed:
+        return None
+    dtype = call.query.dtype
+    in_tiles = library.HAS_TILES and dtype == torch.bfloat16 and not call.needs_grad
+    narrow = call.query.shape[-1] < NARROW_DIM and dtype == torch.float32 and call.queries_per_key_head == 1
+    sdpa_is_faster = in_tiles or (narrow and call.frame.q_len == 1)
+    if sdpa_is_faster and not call.needs_dense_mask and not sdpa.refusals(call):
+        return None
+    return "the C++ kernel computes the visible pairs only, on all cores"
+
+
+def reason_not_taken(call: Call, taken: str) -> str:
+    return f"on this processor, or under torch.func, it was not measured to be faster than {taken}"
+
+
+def memory(call: Call) -> int:
+    # The log-sum-exp; per thread, the values of one head and, for backward, its queries in the forms that it reads.
+    dims, rows = call.query.shape[-1] + call.value.shape[-1], call.frame.q_len * call.queries_per_key_head
+    per_head = call.frame.k_len * call.value.shape[-1] + (rows * 3 * dims if call.needs_grad else 0)
+    lse = call.batch * call.heads * call.frame.q_len
+    return (lse + torch.get_num_threads() * per_head) * call.work_dtype.itemsize
+
+
+def run(call: Call) -> tuple[Tensor, Tensor]:
+    tensors = _tensors(call)
     # torch.jit.trace would record the memory that is made for the answer, and not what fills it.
     if torch.compiler.is_compiling() or torch._C._is_tracing():
-        return op.attention(*given, *work.for_operator())
-    if not is_plain(*given):
-        return NativeAttention.apply(*given, work)  # pyright: ignore[reportReturnType]
-    if request.needs_grad:
-        return PlainAttention.apply(*given, work)  # pyright: ignore[reportReturnType]
-    if request.frame.q_len == 1 and bias is None and (heard := heard_by_one(request.simplified, request.frame)):
-        return _step(request, work, *heard)
-    return call.forward(*given, work.options(request.key_heads))
+        return op.attention(*tensors, *op.options_of(call, call.drawn_seed()))
+    plain = is_plain(*tensors)
+    if not plain or call.needs_grad:
+        function = PlainAttention if plain else NativeAttention
+        return function.apply(*tensors, _drawn(call).without_tensors())  # pyright: ignore[reportReturnType]
+    if call.pages is not None:
+        return in_pages(_drawn(call))
+    if call.frame.q_len == 1 and tensors[3] is None and (heard := call.simplified.one_range(call.frame)):
+        return _step(call, *heard)
+    return kernel.forward(*tensors[:4], ranges_for(call, call.key_heads), kernel.terms_of(_drawn(call), call.sinks))
 
 
-def _step(request: Request, work: Work, start: int, end: int) -> tuple[Tensor, Tensor]:
-    key, value = request.key, request.value
-    if (start, end) != (0, request.frame.k_len):
+def _tensors(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    return call.query, call.key, call.value, call.bias_tensor, call.sinks
+
+
+def _drawn(call: Call) -> Call:
+    return replace(call, seed=call.drawn_seed()) if call.dropout else call
+
+
+def _step(call: Call, start: int, end: int) -> tuple[Tensor, Tensor]:
+    """One query and the keys [start, end), which are all that it hears: they need no mask any more."""
+    key, value, terms = call.key, call.value, kernel.terms_of(_drawn(call), call.sinks)
+    if call.batch_invariant:
+        # In a prefill the same query is summed up over the keys from position 0 on, in the same tiles.
+        return kernel.forward(call.query, key, value, None, one_range(start, end), terms)
+    if (start, end) != (0, call.frame.k_len):
         key, value = key[:, :, start:end], value[:, :, start:end]
-    return call.forward(request.query, key, value, None, work.options_of_step(start, end))
+        # Positions count from the first key that is there.
+        terms["q_start"] -= start
+    return kernel.forward(call.query, key, value, None, one_range(0, end - start), terms)

@@ -19,9 +19,9 @@ import torch
 from rearview.attention.engines.native.openmp import find_parallel
 from rearview.errors import BadArgument, RearviewError, Unsupported
 
-ABI = 2
+ABI = 3
 # Of `rv_call`, and of `rv_statistics_call`.
-CALL_BYTES = (680, 824)
+CALL_BYTES = (736, 872)
 PATH = Path(__file__).with_name("lib") / "librearview.so"
 NOT_BUILT = PATH.with_name("not_built.txt")
 
@@ -93,12 +93,12 @@ def force_isa(name: str | None) -> None:
 
 def _force(name: str | None, argument: str) -> None:
     if name is not None and name not in ISAS:
-        raise BadArgument(argument, expected=f"{', '.join(ISAS)} or None", came=repr(name))
+        raise BadArgument(argument, expected=f"{', '.join(ISAS)} or None", got=repr(name))
     if KERNEL is None:
         raise Unsupported("an instruction set for engine 'native'", [str(MISSING)])
     if name is not None and name not in isas():
         raise BadArgument(argument, expected=f"one that is built in and that this machine has: {', '.join(isas())}",
-                          came=repr(name))  # fmt: skip
+                          got=repr(name))  # fmt: skip
     KERNEL.rv_isa_force(-1 if name is None else ISAS.index(name))
 
 

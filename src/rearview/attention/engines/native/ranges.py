@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +17,12 @@ import torch
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
-from rearview.masks import Spans
+from rearview.attention.call import Call
+from rearview.attention.pages import Pages
+from rearview.masks import Frame, Spans
+from rearview.masks.encoding import decode
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +59,34 @@ def _unwrapped(tensor: Tensor) -> Tensor:
 _made: weakref.WeakKeyDictionary[Spans, dict[int, Ranges]] = weakref.WeakKeyDictionary()
 
 
+def ranges_for(call: Call, key_heads: int) -> Ranges:
+    """What the kernel reads of the call's mask. The call may be without its tensors."""
+    if call.hears_everything:
+        return one_range(0, call.frame.k_len)
+    if call.pages is not None:
+        return _ranges_in_pages(call, call.pages, key_heads)
+    return ranges_of(call.mask.spans_in(call.frame, CPU), key_heads)
+
+
+def _ranges_in_pages(call: Call, pages: Pages, key_heads: int) -> Ranges:
+    if call.frame.q_len == 1:
+        # A step: without building the ranges of the mask, which change at every step.
+        frames = [Frame(1, length, length - 1) for length in pages.lengths]
+        if pages.is_even and (heard := call.simplified.one_range(call.frame)):
+            return one_range(*heard)
+        found = [call.mask.one_range(frame) for frame in frames]
+        if all(found):
+            edges = torch.tensor(found, dtype=torch.int32, device="cpu").view(-1, 2, 1, 1, 1)
+            return Ranges.of(edges[:, 0], edges[:, 1], None)
+    spans = call.placed.spans_in(call.frame, CPU)
+    if pages.is_even or not spans.some_key_unheard:
+        return ranges_of(spans, key_heads)
+    # That an item has fewer keys than another is said by its length.
+    there = torch.arange(call.frame.k_len) < pages.lengths_tensor.view(-1, 1, 1)
+    every = bool((spans.heard_keys | ~there).all())
+    return Ranges.of(spans.starts, spans.ends, None) if every else ranges_of(spans, key_heads)
+
+
 def ranges_of(spans: Spans, key_heads: int) -> Ranges:
     """Made once for these ranges. Which keys are heard is said only where some are not."""
     made = _made.get(spans)
@@ -72,3 +107,24 @@ def one_range(start: int, end: int) -> Ranges:
     """Every query hears these keys: what most steps with a cache are, at another length each."""
     edges = torch.tensor([start, end], dtype=torch.int32, device="cpu").view(2, 1, 1, 1, 1)
     return Ranges.of(edges[0], edges[1], None)
+
+
+# The layers of a compiled model ask with the same mask one after another, and so does backward.
+REMEMBERED = 16
+_one_at_a_time = threading.Lock()
+_remembered: dict[tuple[str, tuple[int, ...], Frame], tuple[list[Tensor], Spans]] = {}
+
+
+def ranges_in(text: str, numbers: Sequence[int], tensors: Sequence[Tensor], frame: Frame, key_heads: int) -> Ranges:
+    """The ranges of an encoded mask. The same text with equal numbers and tensors is worked out once."""
+    asked = (text, tuple(numbers), frame)
+    with _one_at_a_time:
+        known = _remembered.pop(asked, None)
+        if known is None or not all(torch.equal(one, other) for one, other in zip(known[0], tensors, strict=True)):
+            spans = decode(text, numbers, tensors).spans_in(frame, torch.device("cpu"))
+            # Copies: the caller may write into its own tensors.
+            known = ([each.clone() for each in tensors], spans)
+        _remembered[asked] = known
+        while len(_remembered) > REMEMBERED:
+            del _remembered[next(iter(_remembered))]
+        return ranges_of(known[1], key_heads)
