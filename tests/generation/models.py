@@ -1,4 +1,4 @@
-"""Small models whose logits are far apart: random weights as they start out give near ties, which rounding decides."""
+"""Small models with well separated logits: the usual initialization gives near ties, which rounding would decide."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rearview.models import GPT, T5, GPTConfig, T5Config
 
 VOCAB = 37
 
-# Every mask that looks back; a tuple is one a layer.
+# Masks that only look back; a tuple has one mask per layer.
 MASKS: dict[str, Mask | tuple[Mask, ...]] = {
     "causal": causal(),
     "window": causal() & window(5),
@@ -20,7 +20,7 @@ MASKS: dict[str, Mask | tuple[Mask, ...]] = {
 
 
 def loud(model: Any) -> Any:
-    """The same model with larger weights, ready to answer."""
+    """The same model with larger weights, in evaluation mode."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -16,8 +16,12 @@ NEW = 12
 
 @pytest.fixture(autouse=True)
 def quiet():
+    before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    yield
+    transformers.utils.logging.enable_progress_bar()
+    transformers.logging.set_verbosity(before)
 
 
 def saved(model, folder: Path) -> Path:

@@ -1,16 +1,18 @@
 """generate(): steps, reasons, a full context, modes, errors."""
 
+import re
+
 import pytest
 import torch
 
 from rearview.errors import BadArgument
-from rearview.generation import Step, generate
-from rearview.generation.context import window_start
+from rearview.generation import GenerationStep, generate
+from rearview.generation.predictors import window_start
 from rearview.models import BERT, BERTConfig
 from tests.generation.models import VOCAB, small_gpt, small_t5
 
 
-def test_steps_come_one_by_one():
+def test_each_step_has_a_token():
     model = small_gpt(context=8)
     generation = generate(model, [[1, 2], [3]], max_new_tokens=3, seed=2)
     steps = list(generation)
@@ -66,20 +68,20 @@ def test_a_full_context_stops():
 def test_a_full_context_slides_and_says_when(use_cache):
     options = {"max_new_tokens": 12, "use_cache": use_cache, "temperature": 0}
     slid = [step.slid for step in generate(small_gpt(context=8), [[1, 2, 3], [1] * 7], **options)]
-    # Tokens so far: 3 to 14, and 7 to 18; beyond 8 the oldest four go.
+    # The sequences grow from 3 to 14 and from 7 to 18 tokens; above 8 the oldest four are dropped.
     assert [n for n in range(12) if slid[n][0]] == [6, 10]
     assert [n for n in range(12) if slid[n][1]] == [2, 6, 10]
 
 
-def test_what_slid_out_is_forgotten():
-    """After sliding, only what is left decides: the same as a prompt of that."""
+def test_tokens_that_slid_out_have_no_effect():
+    """After sliding, the next token is that of a prompt of the remaining tokens."""
     model = small_gpt(context=8)
     long = list(range(10, 19))
     once = generate(model, long, max_new_tokens=1, temperature=0).finish().tokens[0]
     assert once == generate(model, long[4:], max_new_tokens=1, temperature=0).finish().tokens[0]
 
 
-def test_the_window_is_never_too_long_nor_needlessly_short():
+def test_the_window_is_at_most_the_context_and_at_least_half_of_it():
     for context in (1, 2, 3, 5, 8, 255):
         last = 0
         for count in range(1, 4 * context + 3):
@@ -93,7 +95,7 @@ def test_the_window_is_never_too_long_nor_needlessly_short():
 # Modes.
 
 
-def test_dropout_is_off_and_comes_back():
+def test_dropout_is_off_and_the_training_mode_is_restored():
     model = small_gpt(dropout=0.5).train()
     model.blocks[0].eval()
     first = generate(model, [1, 2], max_new_tokens=9, temperature=0).finish().tokens
@@ -103,7 +105,7 @@ def test_dropout_is_off_and_comes_back():
     assert not model.blocks[0].training
 
 
-def test_between_steps_gradients_are_the_callers():
+def test_gradients_are_enabled_between_steps():
     model = small_gpt()
     generation = generate(model, [1, 2], max_new_tokens=3)
     next(generation)
@@ -112,7 +114,7 @@ def test_between_steps_gradients_are_the_callers():
     assert model.head.weight.grad is not None
 
 
-def test_the_callers_random_numbers_are_left_alone():
+def test_global_random_numbers_are_not_used():
     state = torch.get_rng_state()
     generate(small_gpt(), [1], max_new_tokens=5)
     torch.manual_seed(3)
@@ -130,7 +132,7 @@ def small_gpt_without_seed():
 
 
 def test_a_step_of_one_sequence():
-    assert Step((4,), (None,), (False,)).token == 4
+    assert GenerationStep((4,), (None,), (False,)).token == 4
 
 
 # Errors.
@@ -139,10 +141,22 @@ def test_a_step_of_one_sequence():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prompt": "to be"}, "prompt: expected a list of token ids, or several such lists, got str. complete() takes"),
+        (
+            {"prompt": "to be"},
+            "prompt: expected a list of token ids, or several such lists, got str. "
+            "To generate from text, call complete().",
+        ),
         ({"prompt": 3}, "prompt: expected a list of token ids, or several such lists, got int."),
-        ({"prompt": []}, "prompt: expected at least one token, got none. To start from nothing, give the token"),
-        ({"prompt": [[1], []]}, "prompt[1]: expected at least one token, got none."),
+        (
+            {"prompt": []},
+            "prompt: expected at least one token, got none. "
+            "To start a new document, give the token that ends a document.",
+        ),
+        (
+            {"prompt": [[1], []]},
+            "prompt[1]: expected at least one token, got none. "
+            "To start a new document, give the token that ends a document.",
+        ),
         ({"prompt": [1, 99]}, "prompt: expected ids from 0 to 36, got 99."),
         ({"prompt": [[1], [-1]]}, "prompt[1]: expected ids from 0 to 36, got -1."),
         ({"prompt": [1.5]}, "prompt: expected ids from 0 to 36, got 1.5."),
@@ -150,25 +164,27 @@ def test_a_step_of_one_sequence():
         ({"when_full": "forget"}, 'when_full: expected "slide" or "stop", got \'forget\'.'),
         ({"seed": -1}, "seed: expected an integer from 0 to 2**63 - 1, got -1."),
         ({"seed": 1.5}, "seed: expected an integer from 0 to 2**63 - 1, got 1.5."),
-        ({"seed": [1, 2, 3]}, "seed: expected one seed, or one for each of the 1 sequences, got 3."),
+        ({"seed": [1, 2, 3]}, "seed: expected one seed, or a list of 1 seeds, got 3 seeds."),
         (
             {"prompt": [1] * 17, "when_full": "stop"},
-            "prompt: expected at most 16 tokens, the model's context, got 17. Give it the last tokens only, or let",
+            "prompt: expected at most 16 tokens, the model's context, got 17. "
+            'Pass only the last tokens, or drop the oldest with when_full="slide".',
         ),
     ],
 )
 def test_errors(change, message):
     with pytest.raises(BadArgument) as caught:
         generate(small_gpt(), **{"prompt": [1, 2], "max_new_tokens": 3} | change)
-    assert str(caught.value).startswith(message)
+    assert str(caught.value) == message
 
 
-def test_bert_is_told_to_fill():
-    with pytest.raises(BadArgument, match=r"expected a GPT or a T5, got BERT. .* use fill\(\)"):
+def test_bert_is_refused():
+    message = "model: expected a GPT or a T5, got BERT. BERT predicts masked tokens: call fill()."
+    with pytest.raises(BadArgument, match=f"^{re.escape(message)}$"):
         generate(BERT(BERTConfig(vocab_size=9)), [1], max_new_tokens=1)  # pyright: ignore[reportArgumentType]
 
 
-def test_weights_that_are_no_numbers_are_told():
+def test_nan_weights_are_reported():
     model = small_gpt()
     with torch.no_grad():
         model.head.weight[3] = torch.nan
@@ -177,20 +193,20 @@ def test_weights_that_are_no_numbers_are_told():
             generate(model, [1], max_new_tokens=2, temperature=temperature).finish()
 
 
-def test_tensors_are_prompts_too():
+def test_prompts_may_be_tensors():
     model = small_gpt()
     lists = generate(model, [[1, 2], [3, 4]], max_new_tokens=3).finish().tokens
     assert generate(model, torch.tensor([[1, 2], [3, 4]]), max_new_tokens=3).finish().tokens == lists
     assert generate(model, torch.tensor([1, 2]), max_new_tokens=3).finish().tokens == lists[:1]
 
 
-def test_nothing_asked_nothing_said():
+def test_zero_new_tokens():
     generation = generate(small_gpt(), [1], max_new_tokens=0)
     assert list(generation) == []
     assert generation.reasons == ["length"]
 
 
-def test_t5_ends_at_its_own_end():
+def test_t5_stops_at_its_end_token():
     model = small_t5()
     free = generate(model, [1, 2, 3], max_new_tokens=20, seed=1).finish().tokens[0]
     ending = small_t5(end_id=free[3])

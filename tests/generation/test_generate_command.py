@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,10 +32,14 @@ def saved(model, tokenizer, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
     root, vocab = tmp_path_factory.mktemp("models"), LETTERS.vocab_size
+    other = CharTokenizer("abcxefgh ", specials=("<end>", "<mask>"))
     torch.manual_seed(0)
     bert = loud(BERT(BERTConfig(vocab_size=vocab, context=16, layers=1, heads=2, width=16)))
     return {
         "gpt": saved(small_gpt(context=16, vocab_size=vocab), LETTERS, root / "gpt"),
+        "draft": saved(small_gpt(context=16, vocab_size=vocab, layers=1), LETTERS, root / "draft"),
+        "other draft": saved(small_gpt(vocab_size=vocab), other, root / "other"),
+        "small draft": saved(small_gpt(vocab_size=9), CharTokenizer("abcdefgh"), root / "small"),
         "t5": saved(small_t5(vocab_size=vocab, end_id=LETTERS.end_id), LETTERS, root / "t5"),
         "bert": saved(bert, LETTERS, root / "bert"),
         "large": saved(small_gpt(context=64, vocab_size=257, layers=8, width=128), ByteTokenizer(), root / "large"),
@@ -93,10 +98,64 @@ def test_json_is_a_line_for_each_text(rearview):
 
 def test_a_full_context_is_told_beside_the_text(rearview):
     _, out, err = rearview("gpt", "-p", "abc", "--max-tokens", "60", "--seed", "9", "--repetition-penalty", "1.1")
-    assert err == "rearview: the context of 16 tokens was full; the oldest slid out of it.\n"
+    assert err == "rearview: the context of 16 tokens was full, and its oldest tokens were dropped\n"
     assert "context" not in out
     _, _, err = rearview("gpt", "-p", "abc", "--max-tokens", "60", "--seed", "9", "--when-full", "stop")
-    assert err == "rearview: stopped, the context of 16 tokens is full.\n"
+    assert err == "rearview: stopped: the context of 16 tokens is full\n"
+
+
+@pytest.mark.parametrize("branches", ["1", "3"])
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_a_draft_gives_the_same_text_and_its_figures(rearview, folders, branches, output):
+    options = ["-p", "abc", "-p", "h", "--max-tokens", "12", "--greedy", *output]
+    draft = ["--draft", str(folders["draft"]), "--draft-tokens", "6", "--draft-branches", branches]
+    _, plain, nothing = rearview("gpt", *options)
+    code, out, err = rearview("gpt", *options, *draft)
+    assert (code, nothing) == (0, "")
+    assert sorted(out.splitlines()) == sorted(plain.splitlines())
+    assert re.fullmatch(
+        r"rearview: \d+ tokens in \d+ passes of the model, [\d.]+ tokens/s; "
+        r"\d+ of \d+ drafted tokens accepted \([\d.]+ %\)\n",
+        err,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "draft", "arguments", "message"),
+    [
+        ("gpt", None, ["--draft-tokens", "3"], "--draft-tokens: expected --draft as well, got no draft."),
+        ("gpt", "no/such", [], "--draft: expected a run of rearview train, or a folder with config.json"),
+        (
+            "gpt",
+            "other draft",
+            [],
+            "--draft: expected the vocabulary of the model, 11 characters, got 11 characters, which differ from "
+            "token 3 on. Train both models with the same tokenizer.",
+        ),
+        (
+            "gpt",
+            "small draft",
+            [],
+            "--draft: expected the vocabulary of the model, 11 characters, got 9 characters, which differ from token 8",
+        ),
+        ("gpt", "t5", [], "draft: expected a GPT, got T5."),
+        ("t5", "draft", [], "speculative decoding:\n  - the decoder of a T5 has relative positions, which count the"),
+        ("bert", "draft", ["-p", "a[MASK]"], "--draft: expected options that apply to a BERT, got one that does not."),
+        (
+            "gpt",
+            "draft",
+            ["--draft-branches", "9"],
+            "draft branches: expected at most 5, the number of draft tokens, got 9.",
+        ),
+        ("gpt", "draft", ["--max-tokens", "90"], "speculative decoding:\n  - the context of 16 tokens would slide"),
+    ],
+)
+def test_errors_of_a_draft(rearview, folders, kind, draft, arguments, message):
+    given = [] if draft is None else ["--draft", str(folders.get(draft, draft))]
+    prompt = [] if "-p" in arguments else ["-p", "ab"]
+    code, out, err = rearview(kind, *prompt, "--max-tokens", "9", *given, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"rearview: {message}")
 
 
 def test_a_stop_string_ends_the_text(rearview):
@@ -151,9 +210,9 @@ def test_no_prompt_starts_a_document(rearview):
         (
             "gpt",
             ["--top", "3"],
-            "--top: expected an option that says something, got one that does not, to a model that",
+            "--top: expected options that apply to a model that is not a BERT, got one that does not.",
         ),
-        ("bert", ["-p", "a[MASK]", "--top-k", "3"], "--top-k: expected an option that says something, got one that"),
+        ("bert", ["-p", "a[MASK]", "--top-k", "3"], "--top-k: expected options that apply to a BERT, got one"),
         ("bert", ["-p", "abc"], "text: expected at least one [MASK] to fill, got 'abc'."),
         ("gpt", ["-p", "a" * 17, "--when-full", "stop"], "prompt: expected at most 16 tokens, the model's context"),
     ],

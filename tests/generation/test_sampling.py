@@ -1,4 +1,4 @@
-"""Choosing a token: the definitions, their edges, and the shares in which tokens are drawn."""
+"""Sampling: the definitions of its options, their edge cases, and the frequencies of sampled tokens."""
 
 import math
 
@@ -15,7 +15,7 @@ def kept(sampling: Sampling, logits: torch.Tensor = LOGITS, history: list[int] |
     return (sampling.scores(logits, history or []) > -math.inf).nonzero().flatten().tolist()
 
 
-def test_drawn_shares_are_the_probabilities():
+def test_frequencies_match_the_probabilities():
     sampler = Sampling(temperature=0.7).start(seed=11)
     expected = (LOGITS.double() / 0.7).softmax(-1)
     draws = 20_000
@@ -31,13 +31,13 @@ def test_the_same_seed_draws_the_same_and_another_does_not():
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_what_is_ruled_out_is_never_drawn():
+def test_excluded_tokens_are_never_sampled():
     logits = torch.tensor([-math.inf, 0.0, -math.inf, -900.0, 0.0, -math.inf])
     sampler = Sampling().start(seed=0)
     assert {sampler.pick(logits, []) for _ in range(200)} == {1, 4}
 
 
-def test_greedy_takes_the_first_of_equals():
+def test_greedy_takes_the_first_of_tied_tokens():
     assert Sampling(temperature=0).start(0).pick(LOGITS, []) == 3
 
 
@@ -58,18 +58,18 @@ def test_top_k_keeps_ties(top_k, expected):
     ("top_p", "expected"),
     [(1e-9, [0]), (0.5, [0]), (0.500001, [0, 1]), (0.75, [0, 1]), (0.8, [0, 1, 2]), (1.0, [0, 1, 2, 3])],
 )
-def test_top_p_keeps_as_many_as_reach_the_share(top_p, expected):
+def test_top_p_keeps_the_fewest_tokens_that_reach_it(top_p, expected):
     assert kept(Sampling(top_p=top_p), torch.tensor([0.5, 0.25, 0.125, 0.125]).double().log()) == expected
 
 
-def test_top_p_counts_what_top_k_left():
-    # Of the two that are left the first has two thirds.
+def test_top_p_applies_after_top_k():
+    # Of the two tokens that top-k keeps, the first has two thirds.
     logits = torch.tensor([0.4, 0.2, 0.2 - 1e-6, 0.2 + 1e-6]).double().log()
     assert kept(Sampling(top_k=2, top_p=0.6), logits) == [0]
     assert kept(Sampling(top_k=2, top_p=0.7), logits) == [0, 3]
 
 
-def test_the_order_and_the_definitions_are_those_of_transformers():
+def test_options_match_transformers():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(5)
     logits, history = 3 * torch.randn(50), [3, 7, 7, 12]
@@ -86,7 +86,7 @@ def test_the_order_and_the_definitions_are_those_of_transformers():
     torch.testing.assert_close(ours.softmax(-1).float(), theirs[0].softmax(-1), rtol=1e-5, atol=1e-7)
 
 
-def test_a_penalty_counts_for_greedy_too_and_does_not_touch_the_logits():
+def test_a_penalty_applies_to_greedy_and_leaves_the_logits_unchanged():
     logits = torch.tensor([1.0, 1.5, -1.0])
     sampling = Sampling(temperature=0, repetition_penalty=2.0)
     assert sampling.scores(logits, [1, 2]).tolist() == [1.0, 0.75, -2.0]
@@ -101,8 +101,8 @@ def test_a_penalty_counts_for_greedy_too_and_does_not_touch_the_logits():
         ({"temperature": math.nan}, "temperature: expected a number of at least 0, got nan."),
         ({"temperature": True}, "temperature: expected a number of at least 0, got True."),
         ({"top_k": 0}, "top_k: expected an integer of at least 1, got 0."),
-        ({"top_p": 0.0}, "top_p: expected a number above 0, at most 1, got 0.0."),
-        ({"top_p": 1.5}, "top_p: expected a number above 0, at most 1, got 1.5."),
+        ({"top_p": 0.0}, "top_p: expected a number above 0 and at most 1, got 0.0."),
+        ({"top_p": 1.5}, "top_p: expected a number above 0 and at most 1, got 1.5."),
         ({"repetition_penalty": 0}, "repetition_penalty: expected a number above 0, got 0."),
     ],
 )
@@ -114,6 +114,6 @@ def test_errors(options, message):
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_logits_that_are_no_numbers_are_told(bad, temperature):
+def test_nan_and_infinite_logits_are_reported(bad, temperature):
     with pytest.raises(BadArgument, match="model: expected finite logits, got"):
         Sampling(temperature=temperature).start(0).pick(torch.tensor([0.0, bad]), [])

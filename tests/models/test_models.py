@@ -1,4 +1,4 @@
-"""One block, three masks: what each model may hear, its options, its errors."""
+"""GPT, BERT and T5: what each may hear, their options, their errors."""
 
 import copy
 import json
@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rearview import Mask, causal, chunks, documents, full, padding, prefix, window
+from rearview import Mask, causal, chunks, documents, full, padding, prefix, tree, window
 from rearview.errors import BadArgument, BadFile, RearviewError, Unsupported
 from rearview.models import BERT, GPT, T5, BERTConfig, GPTConfig, T5Config
 from rearview.models.checkpoint import load
-from rearview.models.rotary import turn_to
+from rearview.models.positions import rotation_at
 
 SMALL: dict[str, Any] = {"vocab_size": 31, "layers": 2, "heads": 4, "width": 32}
 SINKS = causal() & (window(4) | prefix(2))
@@ -34,12 +34,12 @@ def tokens(batch: int, length: int, seed: int = 1) -> Tensor:
 
 
 def hears(model: GPT, length: int) -> Tensor:
-    """Who heard whom, found by changing one token at a time: bool [output position, changed position]."""
+    """Which outputs change when one token changes: bool [output position, changed position]."""
     x = tokens(1, length)
     rows = x.repeat(length, 1)
     rows[torch.arange(length), torch.arange(length)] = (x[0] + 7) % 31
     with torch.no_grad():
-        # Each alone: that an item of a batch does not change is another test.
+        # One sequence at a time: another test checks the items of a batch.
         before = model(x)
         after = torch.cat([model(row.unsqueeze(0)) for row in rows])
     return (after != before).any(-1).T
@@ -58,11 +58,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_a_gpt_hears_what_its_masks_say(options: dict[str, Any]):
+def test_a_gpt_hears_what_its_masks_allow(options: dict[str, Any]):
     model = gpt(**options)
     length = 12
     first, second = (mask.to_bool(length) for mask in model.config.masks)
-    # Two layers: who is heard by someone who is heard; and the sum carries each position itself.
+    # With two layers, hearing is transitive; the residual stream adds each position itself.
     itself = torch.eye(length, dtype=torch.bool)
     reach = ((second | itself).float() @ (first | itself).float()) > 0
     assert torch.equal(hears(model, length), reach)
@@ -82,7 +82,7 @@ def test_cached_equals_uncached(options: dict[str, Any], steps: list[int]):
 @torch.no_grad()
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_unequal_lengths_in_one_cache(options: dict[str, Any]):
-    """Each item of a batch whose items hold unequally many is what it is alone."""
+    """Items of a batch that hold different numbers of tokens give the logits that each gives alone."""
     model = gpt(**options)
     lengths = [5, 11, 1]
     x = tokens(3, 24)
@@ -99,7 +99,7 @@ def test_unequal_lengths_in_one_cache(options: dict[str, Any]):
 
 @torch.no_grad()
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_packed_documents_are_what_they_are_alone(options: dict[str, Any]):
+def test_packed_documents_give_the_logits_of_each_alone(options: dict[str, Any]):
     if options.get("mask") is SINKS or (isinstance(options.get("mask"), Mask) and "chunks" in repr(options["mask"])):
         pytest.skip("these masks speak of positions in the row, where a document does not start at 0")
     model = gpt(**options)
@@ -111,7 +111,61 @@ def test_packed_documents_are_what_they_are_alone(options: dict[str, Any]):
     torch.testing.assert_close(packed, alone, atol=2e-5, rtol=1e-5)
 
 
-def test_bert_hears_everyone_and_t5_looks_back():
+@torch.no_grad()
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_paths_give_every_mask_the_positions_of_each_document(options: dict[str, Any]):
+    model = gpt(**options)
+    parts = [tokens(1, n, seed=n) for n in (9, 1, 14)]
+    ids = torch.repeat_interleave(torch.arange(3), torch.tensor([9, 1, 14]))
+    packed = model(torch.cat(parts, dim=1), paths=documents(ids))
+    alone = torch.cat([model(part) for part in parts], dim=1)
+    torch.testing.assert_close(packed, alone, atol=2e-5, rtol=1e-5)
+
+
+PARENTS = [-1, 0, 1, 2, 2, 4, 1, -1, 7, 6]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_each_path_of_a_tree_reads_as_if_it_were_alone(options: dict[str, Any]):
+    model = gpt(**options)
+    x = tokens(2, len(PARENTS))
+    together = model(x, paths=tree(PARENTS))
+    cache = model.new_cache(len(x))
+    parts = [model(part, paths=tree(PARENTS), cache=cache) for part in x.split([3, 4, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), together, atol=2e-5, rtol=1e-5)
+    for node in range(len(PARENTS)):
+        path, at = [], node
+        while at >= 0:
+            path.insert(0, at)
+            at = PARENTS[at]
+        torch.testing.assert_close(together[:, node], model(x[:, path])[:, -1], atol=2e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_tree_may_have_more_nodes_than_the_context_has_positions():
+    model = gpt()
+    count = model.config.context
+    x = tokens(1, count + 1)
+    # Two answers of one token follow on a prompt that leaves one position free.
+    branches = model(x, paths=tree([*range(-1, count - 1), count - 2]))
+    other = torch.cat([x[:, :-2], x[:, -1:]], dim=1)
+    torch.testing.assert_close(branches[:, -1], model(other)[:, -1], atol=2e-5, rtol=1e-5)
+    with pytest.raises(BadArgument, match=f"tokens: expected at most {count} positions, the model's context"):
+        model(x, paths=tree(list(range(-1, count))))
+
+
+def test_paths_that_do_not_fit():
+    with pytest.raises(BadArgument) as caught:
+        gpt()(tokens(1, 5), paths=tree([-1, 0, 0]))
+    expected = "paths: expected sequences of all 5 positions, including those in the cache, got 3 positions."
+    assert str(caught.value) == expected
+    with pytest.raises(BadArgument) as caught:
+        gpt()(tokens(1, 5), paths=causal())  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == ("paths: expected tree(parents), shared_prefix(...) or documents(ids), got causal().")
+
+
+def test_bert_hears_all_positions_and_the_t5_decoder_looks_back():
     torch.manual_seed(0)
     x, y = tokens(1, 8), tokens(1, 6, seed=2)
     bert = BERT(BERTConfig(**SMALL)).eval()
@@ -162,7 +216,7 @@ def test_gradient_checkpointing_changes_nothing(n: int):
         assert torch.equal(parameter.grad, other.grad), name
 
 
-def test_gradient_checkpointing_keeps_less():
+def test_gradient_checkpointing_stores_less():
     kept: dict[bool, int] = {}
     for on in (False, True):
         model = gpt(layers=6).train()
@@ -182,7 +236,7 @@ def test_gradient_checkpointing_keeps_less():
 
 @torch.no_grad()
 @pytest.mark.parametrize("n", range(4), ids=["GPT", "windowed GPT", "BERT", "T5"])
-def test_bf16_is_near(n: int):
+def test_bfloat16_is_close(n: int):
     model, inputs = models()[n]
     model.eval()
     exact = model(*inputs)
@@ -194,7 +248,9 @@ def test_bf16_is_near(n: int):
     assert float((half.float() - exact).norm() / exact.norm()) < 0.03
 
 
-def test_compiled_is_the_same():
+# The compiler looks at .grad of tensors that are not leaves, in a process that has compiled other models before.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_compiled_models_give_the_same_logits():
     model, inputs = models()[0]
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*inputs), model(*inputs))
@@ -209,16 +265,16 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(model(x), model(x))
 
 
-def test_rotary_positions_tell_distances_only():
+def test_rotary_scores_depend_on_distances_only():
     model = gpt(positions="rotary")
     x = tokens(1, 8)
     torch.testing.assert_close(model(x, positions=torch.arange(100, 108)), model(x), atol=1e-4, rtol=1e-4)
     q = torch.randn(1, 1, 3, 8)
-    assert torch.allclose(turn_to(torch.arange(3), head_dim=8, base=10000.0)(q).norm(dim=-1), q.norm(dim=-1))
+    assert torch.allclose(rotation_at(torch.arange(3), head_dim=8, base=10000.0)(q).norm(dim=-1), q.norm(dim=-1))
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_every_gpt_comes_back_from_its_folder(tmp_path: Path, options: dict[str, Any]):
+def test_every_gpt_is_loaded_as_it_was_saved(tmp_path: Path, options: dict[str, Any]):
     model = gpt(**options)
     model.save_pretrained(tmp_path)
     same = load(tmp_path)
@@ -228,7 +284,7 @@ def test_every_gpt_comes_back_from_its_folder(tmp_path: Path, options: dict[str,
     assert (json.loads((tmp_path / "config.json").read_text())["model_type"] == "gpt2") == (options in ({},))
 
 
-def test_a_mask_of_data_is_not_saved(tmp_path: Path):
+def test_a_mask_with_data_cannot_be_saved(tmp_path: Path):
     model = gpt(mask=causal() & documents(torch.arange(100) // 8))
     with pytest.raises(Unsupported, match="cannot be written as an expression"):
         model.save_pretrained(tmp_path)
@@ -240,10 +296,14 @@ BAD_CONFIGS = [
     (GPTConfig, {"kv_heads": 3}, "heads: expected a multiple of kv_heads = 3, got 4"),
     (GPTConfig, {"layers": 0}, "layers: expected an integer of at least 1, got 0"),
     (GPTConfig, {"positions": "absolute"}, 'positions: expected "learned" or "rotary", got \'absolute\''),
-    (GPTConfig, {"positions": "rotary", "width": 36}, "an even number of features a head"),
-    (GPTConfig, {"mask": (causal(),)}, "mask: expected one mask for each of the 2 layers, got 1"),
+    (
+        GPTConfig,
+        {"positions": "rotary", "width": 36},
+        "width / heads: expected an even number of features per head, got 36 / 4 = 9.",
+    ),
+    (GPTConfig, {"mask": (causal(),)}, "mask: expected a tuple of 2 masks, one per layer, got 1."),
     (GPTConfig, {"mask": "causal()"}, "mask: expected a Mask such as causal()"),
-    (GPTConfig, {"dropout": 1.0}, "dropout: expected a number from 0 up to, not including, 1, got 1.0"),
+    (GPTConfig, {"dropout": 1.0}, "dropout: expected a number of at least 0 and below 1, got 1.0."),
     (GPTConfig, {"activation": "tanh"}, "activation: expected one of gelu, gelu_tanh, relu, silu, got 'tanh'"),
     (BERTConfig, {"segments": 0}, "segments: expected an integer of at least 1"),
     (T5Config, {"width": 30}, "width: expected a multiple of heads = 4, got 30"),
@@ -251,7 +311,7 @@ BAD_CONFIGS = [
 
 
 @pytest.mark.parametrize(("config", "options", "message"), BAD_CONFIGS, ids=lambda value: str(value)[:30])
-def test_configs_refuse(config: type, options: dict[str, Any], message: str):
+def test_bad_configs_are_refused(config: type, options: dict[str, Any], message: str):
     with pytest.raises(BadArgument) as refused:
         config(**{**SMALL, **options})
     assert message in str(refused.value)
@@ -261,7 +321,7 @@ def test_batches_are_checked():
     model = gpt()
     for bad, message in [
         (torch.zeros(1, 3), "tokens: expected a tensor of integers [batch, time], got torch.float32"),
-        (tokens(1, 3)[0], "tokens: expected [batch, time], of one position or more, got [3]"),
+        (tokens(1, 3)[0], "tokens: expected shape [batch, time] with at least one position, got [3]."),
         (torch.tensor([[1, 31]]), "tokens: expected ids from 0 to 30, got 31"),
         (torch.tensor([[-1]]), "tokens: expected ids from 0 to 30, got -1"),
         (tokens(1, 25), "tokens: expected at most 24 positions, the model's context, got 25"),
@@ -284,7 +344,9 @@ def test_folders_are_checked(tmp_path: Path):
         assert message in str(error.value)
 
     folder = tmp_path / "model"
-    refused(BadArgument, "which is none")
+    refused(
+        BadArgument, f"folder: expected a folder with config.json and safetensors, got {folder}, which is not a folder."
+    )
     folder.mkdir()
     refused(BadArgument, "without config.json")
     (folder / "config.json").write_text("{")
@@ -292,30 +354,33 @@ def test_folders_are_checked(tmp_path: Path):
     (folder / "config.json").write_text("[]")
     refused(BadFile, "one JSON object")
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    refused(Unsupported, "its type is 'llama', not gpt2, rearview_gpt, bert, t5")
+    refused(Unsupported, "its model_type is 'llama'; supported are gpt2, rearview_gpt, bert, t5")
     (folder / "config.json").write_text('{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}')
     (folder / "pytorch_model.bin").write_bytes(b"")
-    refused(BadArgument, "pytorch_model.bin is a pickle")
+    refused(
+        BadArgument,
+        "pytorch_model.bin is a pickle, which can run code and is never loaded; save the model as safetensors.",
+    )
     gpt().save_pretrained(folder)
     refused(BadArgument, "folder: expected a BERT, got 'gpt2', a GPT", BERT)
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-100])
-    refused(BadFile, "is damaged, or no safetensors file")
+    refused(BadFile, "is damaged or not a safetensors file: ")
     weights.write_bytes(whole)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "n_embd": 64}))
-    refused(BadFile, "the config asks for tokens.weight of shape [31, 64], the file has [31, 32]")
+    refused(BadFile, "the config requires tokens.weight of shape [31, 64], the file has [31, 32]")
     (folder / "config.json").write_text(json.dumps({**config, "n_layer": 3}))
-    refused(BadFile, "has no tensor transformer.h.2.ln_1.weight")
+    refused(BadFile, "has no tensor transformer.h.2.ln_1.weight, which its config.json requires")
     (folder / "config.json").write_text(json.dumps({**config, "scale_attn_by_inverse_layer_idx": True}))
     refused(Unsupported, "scale_attn_by_inverse_layer_idx is True")
     weights.unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../other.safetensors"}}')
     refused(BadFile, "names a shard outside the folder")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
-    refused(BadFile, "is named by the index of shards and is not there")
+    refused(BadFile, "is listed in the index of shards and does not exist")
 
 
-def test_no_mask_is_one_argument():
+def test_a_gpt_with_full_attention():
     assert hears(gpt(mask=full(), layers=1), 6).all()

@@ -23,7 +23,7 @@ VOCAB = 67
 
 
 def seeded(module: torch.nn.Module) -> torch.nn.Module:
-    """Weights that are large enough for every part to matter, and every norm and bias away from its start."""
+    """Weights that are large enough for every part to matter; norms and biases differ from their initial values."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -101,7 +101,7 @@ def test_gpt2_padded(tmp_path: Path, side: str):
     positions = (real.cumsum(-1) - 1).clamp(min=0)
     expected = theirs(x, attention_mask=real.long(), position_ids=positions).logits
     assert_same(ours(x, mask=padding(real), positions=positions)[real], expected[real])
-    # And what is padded changes nothing, whatever stands there.
+    # The tokens at padded positions have no effect.
     other = torch.where(real, x, (x + 1) % VOCAB)
     assert torch.equal(
         ours(other, mask=padding(real), positions=positions)[real],
@@ -137,7 +137,7 @@ def test_t5(tmp_path: Path, options: dict[str, Any]):
     theirs = t5(**options)
     theirs.save_pretrained(tmp_path)
     ours = T5.from_pretrained(tmp_path)
-    # Longer than the furthest distance, so that the last bucket is in it.
+    # Longer than the furthest distance, so that the last bucket is used.
     x, y = tokens(2, 41), tokens(2, 37, seed=2)
     assert_same(ours(x, y), theirs(input_ids=x, decoder_input_ids=y).logits)
 
@@ -155,8 +155,8 @@ def test_t5_padded(tmp_path: Path, options: dict[str, Any]):
 
 
 @torch.no_grad()
-def test_t5_head_of_its_own(tmp_path: Path):
-    """v1.1 as published: the file has a head that is not the embedding, the config says that it is not tied."""
+def test_t5_with_an_untied_head(tmp_path: Path):
+    """v1.1 as published: the file has a head of its own, and the config says that it is not tied."""
     ours = seeded(T5(T5Config(vocab_size=VOCAB, layers=2, heads=4, width=32, hidden=80)))
     assert isinstance(ours, T5)
     assert not torch.equal(ours.head.weight, ours.tokens.weight)
@@ -178,7 +178,7 @@ CONFIGS = [
 
 @torch.no_grad()
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
-def test_transformers_reads_what_is_saved_here(tmp_path: Path, config: Any):
+def test_transformers_reads_saved_models(tmp_path: Path, config: Any):
     kinds = {GPTConfig: (GPT, GPT2LMHeadModel), BERTConfig: (BERT, BertForMaskedLM)}
     own, hub = kinds.get(type(config), (T5, T5ForConditionalGeneration))
     ours: Any = seeded(own(config))
@@ -195,7 +195,7 @@ def test_transformers_reads_what_is_saved_here(tmp_path: Path, config: Any):
 
 
 @torch.no_grad()
-def test_sharded_both_ways(tmp_path: Path):
+def test_shards_are_read_and_written(tmp_path: Path):
     theirs = gpt2()
     theirs.save_pretrained(tmp_path / "hub", max_shard_size="20KB")
     assert len(list((tmp_path / "hub").glob("*.safetensors"))) > 2
@@ -206,7 +206,7 @@ def test_sharded_both_ways(tmp_path: Path):
     assert len(list((tmp_path / "own").glob("*.safetensors"))) > 2
     again = GPT2LMHeadModel.from_pretrained(tmp_path / "own").eval()
     assert_same(ours(x), again(x).logits)
-    # Saved again in one file, the old shards' index is not what is read.
+    # After saving again as one file, the index of the old shards is not read.
     seeded(ours)
     save(ours, tmp_path / "own")
     assert torch.equal(load(tmp_path / "own")(x), ours(x))

@@ -1,4 +1,4 @@
-"""Tokenizers: text comes back as it went in, special tokens are apart, errors say what to do."""
+"""Tokenizers: decoding inverts encoding, text cannot contain special tokens, errors say what to do."""
 
 import json
 import subprocess
@@ -25,12 +25,12 @@ TEXT = "To be, or not to be, that is the question: a naïve café, 水 and 🙂.
 BPE = BPETokenizer.train([TEXT * 3], vocab_size=300)
 KINDS = {"bytes": ByteTokenizer(), "characters": CharTokenizer.of([TEXT]), "pieces": BPE}
 kinds = pytest.mark.parametrize("tokenizer", KINDS.values(), ids=KINDS)
-# What UTF-8 can write.
+# Text that UTF-8 can encode.
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def word_pieces() -> HubTokenizer:
-    """A BERT-like tokenizer: no bytes, and [CLS] and [SEP] around a text."""
+    """A BERT-like tokenizer: not byte-level, with [CLS] and [SEP] around a text."""
     import tokenizers as library
 
     words = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "the", "cat", "##s", "sat", "."]
@@ -45,7 +45,7 @@ def word_pieces() -> HubTokenizer:
 
 
 @kinds
-def test_a_text_comes_back(tokenizer: Tokenizer):
+def test_decoding_inverts_encoding(tokenizer: Tokenizer):
     ids = tokenizer.encode(TEXT)
     assert tokenizer.decode(ids) == TEXT
     assert 0 <= min(ids) <= max(ids) < tokenizer.vocab_size
@@ -55,7 +55,7 @@ def test_a_text_comes_back(tokenizer: Tokenizer):
 
 
 @given(texts)
-def test_any_text_comes_back(text: str):
+def test_decoding_inverts_encoding_of_any_text(text: str):
     for tokenizer in (KINDS["bytes"], BPE, *([CharTokenizer.of([text])] if text else [])):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -89,7 +89,7 @@ def test_a_stream_of_words_keeps_their_spaces():
     assert stream.flush() == ""
 
 
-def test_an_unfinished_character_comes_out_at_the_end():
+def test_an_unfinished_character_is_flushed():
     stream = TextStream(ByteTokenizer())
     assert stream.feed(0xC3) == ""
     assert stream.flush() == "�"
@@ -97,7 +97,7 @@ def test_an_unfinished_character_comes_out_at_the_end():
 
 
 @kinds
-def test_saved_and_loaded_it_is_the_same(tokenizer: Tokenizer, tmp_path: Path):
+def test_a_saved_tokenizer_loads_as_the_same(tokenizer: Tokenizer, tmp_path: Path):
     tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
     assert again.encode(TEXT) == tokenizer.encode(TEXT)
@@ -117,7 +117,7 @@ SPECIALS = ("<end>", "<mask>", "<pad>", sentinel(0), sentinel(1))
     ],
     ids=KINDS,
 )
-def test_special_tokens_stand_at_the_end(tokenizer: Tokenizer, tmp_path: Path):
+def test_special_tokens_have_the_last_ids(tokenizer: Tokenizer, tmp_path: Path):
     first = tokenizer.vocab_size - len(SPECIALS)
     tokenizer.save(tmp_path)
     for one in (tokenizer, load_tokenizer(tmp_path)):
@@ -128,7 +128,7 @@ def test_special_tokens_stand_at_the_end(tokenizer: Tokenizer, tmp_path: Path):
         assert hidden == [*one.encode("to "), first + 1, *one.encode("e"), first]
 
 
-def test_text_cannot_forge_a_special_token():
+def test_text_does_not_encode_to_a_special_token():
     for tokenizer in (ByteTokenizer(), BPE):
         ids = tokenizer.encode("<end>")
         assert tokenizer.end_id not in ids
@@ -148,7 +148,7 @@ def test_a_hub_tokenizer_knows_its_special_tokens(tmp_path: Path):
     tokenizer.save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["mask_token"] == "[MASK]"
-    # The file may name another; as an object, as some folders have it.
+    # The config may name another token, and some folders do so with an object.
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "[PAD]"}}))
     assert load_tokenizer(tmp_path).end_id == 0
 
@@ -166,7 +166,7 @@ def test_training_pieces_is_repeatable():
     again = BPETokenizer.train([TEXT * 3], vocab_size=300)
     assert again.encode(TEXT) == BPE.encode(TEXT)
     assert again.vocab_size == 300
-    # There is nothing more to merge than this.
+    # No pair is left to merge.
     assert BPETokenizer.train(["aa"], vocab_size=999).vocab_size == 258
 
 
@@ -175,7 +175,7 @@ def test_unknown_characters_are_named():
         CharTokenizer("abc").encode("axbyc")
     assert str(error.value) == (
         "text: expected the 3 characters of the tokenizer's alphabet, got 'x', 'y'. "
-        "Leave them out, or train with a tokenizer that takes any text: bytes or bpe."
+        "Remove them, or train with a tokenizer that encodes any text: bytes or bpe."
     )
     with pytest.raises(BadArgument, match="and 18 others"):
         CharTokenizer("x").encode("abcdefghijklmnopqrstuvwxyz ")
@@ -184,21 +184,24 @@ def test_unknown_characters_are_named():
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: ByteTokenizer().encode("\ud800"), "text: expected text that UTF-8 can write"),
-        (lambda: BPE.encode("\ud800"), "text: expected text that UTF-8 can write"),
+        (lambda: ByteTokenizer().encode("\ud800"), "text: expected text that UTF-8 can encode"),
+        (lambda: BPE.encode("\ud800"), "text: expected text that UTF-8 can encode"),
         (lambda: ByteTokenizer().encode(b"a"), "text: expected a string, got bytes"),  # pyright: ignore[reportArgumentType]
         (lambda: BPE.encode(None), "text: expected a string, got NoneType"),  # pyright: ignore[reportArgumentType]
         (lambda: ByteTokenizer().decode([257]), "ids: expected ids from 0 to 256, got 257"),
         (lambda: CharTokenizer("ab").decode([-1]), "ids: expected ids from 0 to 2, got -1"),
         (lambda: BPE.decode([300]), "ids: expected ids from 0 to 299, got 300"),
-        (lambda: ByteTokenizer("<end>"), "specials: expected names"),
-        (lambda: ByteTokenizer(("<a>", "<a>")), "specials: expected each name once"),
-        (lambda: CharTokenizer("aa"), "alphabet: expected a string with each character once"),
+        (lambda: ByteTokenizer("<end>"), 'specials: expected names such as ("<end>", "<mask>"), got \'<end>\'.'),
+        (lambda: ByteTokenizer(("<a>", "<a>")), "specials: expected distinct names, got ('<a>', '<a>')."),
+        (lambda: CharTokenizer("aa"), "alphabet: expected a string of distinct characters, got 'aa'."),
         (lambda: CharTokenizer.of([""]), "texts: expected texts with at least one character, got none"),
-        (lambda: BPETokenizer.train(["a"], vocab_size=256), "vocab_size: expected an integer of at least 257"),
+        (
+            lambda: BPETokenizer.train(["a"], vocab_size=256),
+            "vocab_size: expected an integer of at least 257, for the bytes and the special tokens, got 256.",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused(act, message: str):
+def test_bad_arguments_are_refused(act, message: str):
     with pytest.raises(BadArgument) as error:
         act()
     assert str(error.value).startswith(message)
@@ -211,11 +214,11 @@ def test_what_cannot_be_is_refused(act, message: str):
         ("rearview_tokenizer.json", "{", "is not a tokenizer"),
         ("rearview_tokenizer.json", '{"kind": "bytes"}', "is not a tokenizer"),
         ("rearview_tokenizer.json", '{"kind": "characters", "specials": [], "alphabet": ""}', "is not a tokenizer"),
-        ("rearview_tokenizer.json", '{"kind": "runes", "specials": []}', "is of the kind 'runes'"),
-        ("tokenizer.json", "{}", "is not a tokenizer that the tokenizers library reads"),
+        ("rearview_tokenizer.json", '{"kind": "runes", "specials": []}', "has the unknown tokenizer kind 'runes'"),
+        ("tokenizer.json", "{}", "is not a tokenizer that the tokenizers library can read"),
     ],
 )
-def test_damaged_files_are_named(name: str | None, content: str, why: str, tmp_path: Path):
+def test_errors_name_the_damaged_file(name: str | None, content: str, why: str, tmp_path: Path):
     if name:
         (tmp_path / name).write_text(content)
     with pytest.raises(BadFile, match=why) as error:
@@ -226,7 +229,7 @@ def test_damaged_files_are_named(name: str | None, content: str, why: str, tmp_p
 def test_a_damaged_config_of_a_tokenizer(tmp_path: Path):
     BPE.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[")
-    with pytest.raises(BadFile, match=r"tokenizer_config\.json: is not JSON"):
+    with pytest.raises(BadFile, match=r"tokenizer_config\.json: cannot be read as JSON"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(BadFile, match="is not a JSON object"):

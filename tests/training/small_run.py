@@ -9,11 +9,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from rearview.training import Event, Saved, TextData, TrainConfig, checkpoints, read_checkpoint, train
-from rearview.training.start import new_model, new_tokenizer
+from rearview.training.factory import new_model, new_tokenizer
 
 TEXTS = [f"{n} green bottles standing on the wall, and if one should fall " * (1 + n % 3) for n in range(12)]
 CONFIG = TrainConfig(
@@ -40,10 +40,10 @@ def small_run(
     resume: Path | None = None,
     config: TrainConfig = CONFIG,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     data = small_data()
     model = new_model("gpt", data.tokenizer, context=16, layers=1, heads=2, width=16, dropout=0.1)
-    return train(model, data, config, out=out, resume=resume, stop=stop)
+    return train(model, data, config, out=None if resume else out, resume=resume, stop=stop)
 
 
 def until_saved(events: Iterator[Event], step: int) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: what is in them, what damages them, a disk that is full, a run of another shape or text."""
+"""Checkpoints: their content, damage, a full disk, and runs of another shape or text."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ from rearview.training import (
     train,
 )
 from rearview.training.checkpoint import Record, prune
-from rearview.training.start import new_model
+from rearview.training.factory import new_model
 from tests.training.small_run import CONFIG, TEXTS, small_data, small_run, until_saved
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_is_a_model_that_others_read(whole: Path):
     record = Record.read(path)
     assert record.step == 16
     assert record.config == CONFIG.to_json()
-    assert record.validation == read_metrics(whole)[-2]["validation"]
+    assert record.validation == read_metrics(whole)[-2].get("validation")
 
 
 def test_the_newest_two_and_the_best_are_kept(run: Path):
@@ -80,13 +80,13 @@ def test_the_newest_two_and_the_best_are_kept(run: Path):
     assert newest(run).name == "step-000016"
 
 
-def test_a_run_is_not_written_over(run: Path):
+def test_a_run_is_not_overwritten(run: Path):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(BadArgument) as error:
         list(small_run(run))
     assert str(error.value) == (
         f"out: expected a folder without a run, got {run}, which has step-000016. "
-        f"Go on with it (rearview train --resume {run}), or choose another folder."
+        f"Resume that run (rearview train --resume {run}), or choose another folder."
     )
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -109,7 +109,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it(
     name: str, damage: Callable[[Path], None], why: str, run: Path, whole: Path
 ):
     if name == "training.json" and damage is cut:
-        # Behind the last bracket there is nothing but a line end.
+        # Only a line end follows the last bracket.
         cut(run / "step-000016" / name)
     damage(run / "step-000016" / name)
     with pytest.raises(BadFile, match=why) as error:
@@ -117,19 +117,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it(
     good = run / "step-000012"
     assert error.value.path == str(run / "step-000016" / name)
     assert str(error.value).endswith(
-        f"The checkpoint {good} is whole: go on from it with rearview train --resume {good}"
+        f"The checkpoint {good} is not damaged; resume from it: rearview train --resume {good}"
     )
-    # And that goes on, to the same end.
+    # That one can be resumed, to the same end.
     list(small_run(run, resume=good))
     assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     model = "step-000016/model.safetensors"
     assert (run / model).read_bytes() == (whole / model).read_bytes()
 
 
-def test_when_no_checkpoint_is_whole(run: Path):
+def test_every_checkpoint_is_damaged(run: Path):
     for path in checkpoints(run):
         flip(path / "model.safetensors")
-    with pytest.raises(BadFile, match="No other checkpoint of this run is whole; start it again"):
+    with pytest.raises(BadFile, match="The run has no other checkpoint that is not damaged; start it again"):
         read_checkpoint(newest(run))
 
 
@@ -137,19 +137,19 @@ def test_a_model_of_another_shape(run: Path):
     data = small_data()
     model = new_model("gpt", data.tokenizer, context=16, layers=2, heads=2, width=32, dropout=0.1)
     with pytest.raises(BadArgument) as error:
-        list(train(model, data, replace(CONFIG, steps=20), out=run, resume=run))
+        list(train(model, data, replace(CONFIG, steps=20), resume=run))
     assert str(error.value) == (
         f"model: expected the shape of {run / 'step-000016'}: layers = 1, width = 16, hidden = 64, got layers = 2, "
-        "width = 32, hidden = 128. A run keeps its shape: give the same, or start another run in another folder."
+        "width = 32, hidden = 128. A run keeps its shape; start another run in another folder to change it."
     )
     bert = new_model("bert", data.tokenizer, context=16, layers=1, heads=2, width=16)
     config = replace(CONFIG, steps=20)
     with pytest.raises(BadArgument, match=r"model: expected a GPT, as in .*, got BERT"):
-        list(train(bert, data, config, out=run, resume=run, objective=NextToken()))
-    # From an older one, too, nothing is touched before everything was looked at.
+        list(train(bert, data, config, resume=run, objective=NextToken()))
+    # From an older one, too, nothing changes before everything was checked.
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(BadArgument, match="model: expected the shape of"):
-        list(train(model, data, config, out=run, resume=run / "step-000012"))
+        list(train(model, data, config, resume=run / "step-000012"))
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
@@ -157,14 +157,14 @@ def test_another_text(run: Path):
     data = small_data()
     other = TextData.of([*TEXTS[:-1], TEXTS[-1] + " fall"], data.tokenizer)
     model = new_model("gpt", data.tokenizer, context=16, layers=1, heads=2, width=16, dropout=0.1)
-    with pytest.raises(BadArgument, match=r"text: expected what the run in .* began with .*, got another "):
-        list(train(model, other, replace(CONFIG, steps=20), out=run, resume=run))
+    with pytest.raises(BadArgument, match=r"text: expected the text of the run in .*, got another text "):
+        list(train(model, other, replace(CONFIG, steps=20), resume=run))
 
 
 def test_nothing_to_resume(tmp_path: Path):
-    with pytest.raises(BadArgument, match=r"out: expected a folder with checkpoints.*, which has none"):
+    with pytest.raises(BadArgument, match=r"run: expected a folder with checkpoints.*, which has none"):
         list(small_run(tmp_path, resume=tmp_path))
-    with pytest.raises(BadArgument, match="which is not there"):
+    with pytest.raises(BadArgument, match="which does not exist"):
         newest(tmp_path / "nowhere")
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_loses_nothing(owner, call: str, count: int, tmp_path: Path,
     monkeypatch.undo()
     assert str(error.value) == (
         f"The checkpoint of step 8 could not be written to {out}: No space left on device. "
-        f"The one before is untouched: {out / 'step-000004'}. Make room, then: rearview train --resume {out}"
+        f"The checkpoint {out / 'step-000004'} is intact. Free some space, then: rearview train --resume {out}"
     )
     assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "step-000000", "step-000004"]
     for path in checkpoints(out):
@@ -210,12 +210,12 @@ def test_a_disk_that_is_full_from_the_start(tmp_path: Path, monkeypatch: pytest.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(NotSaved, match=r"step 0 could not be written .*Nothing of it was left behind. Make room, or"):
+    with pytest.raises(NotSaved, match=r"step 0 could not be written .*No part of it was left. Free some space, or"):
         list(small_run(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_metrics_that_were_cut_off(run: Path, whole: Path):
+def test_an_incomplete_last_line_of_metrics_is_left_out(run: Path, whole: Path):
     path = run / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:7])
@@ -225,9 +225,9 @@ def test_metrics_that_were_cut_off(run: Path, whole: Path):
         read_metrics(run)
 
 
-def test_a_record_keeps_what_it_was_given():
+def test_a_record_is_restored_from_its_bytes():
     record = Record(step=3, config={"lr": 0.1}, fingerprint="ab", validation=0.1 + 0.2, files={"x": (3, "00")})
     assert Record.from_bytes(record.to_bytes(), "x") == record
     for bad in (b"", b"[]", b"{}", json.dumps({"checksum": "", "files": {}}).encode()):
-        with pytest.raises(BadFile, match="is damaged, or not the record of a checkpoint"):
+        with pytest.raises(BadFile, match="is damaged, or is not the record of a checkpoint"):
             Record.from_bytes(bad, "x")

@@ -1,4 +1,4 @@
-"""Documents as tokens: packed they are as alone, and the batch of a step depends on nothing but the step."""
+"""Documents as tokens: packing changes no output, and the batch of a step depends on the step alone."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ def test_a_document_starts_with_the_end_of_the_one_before():
     assert corpus.tokens.tolist() == [256, 97, 98, 256, 99, 256]
     assert corpus.starts.tolist() == [0, 3]
     assert corpus.characters == 3
-    # Without an end token they stand side by side, and are still told apart.
+    # Without an end token they are adjacent, and their starts are still known.
     plain = Corpus.of(["ab", "c"], ByteTokenizer(specials=()))
     assert (plain.tokens.tolist(), plain.starts.tolist()) == ([97, 98, 99], [0, 2])
 
 
-def test_the_cut_falls_between_documents_where_one_is_near():
+def test_the_split_is_between_documents_if_one_begins_near():
     texts = ["x" * 99] * 10
     train, held_out = Corpus.of(texts, TOKENIZER).split(0.12, TOKENIZER)
     assert (len(train), len(held_out)) == (900, 101)
@@ -37,7 +37,7 @@ def test_the_cut_falls_between_documents_where_one_is_near():
     assert train.starts.tolist() == list(range(0, 900, 100))
 
 
-def test_the_cut_falls_inside_a_document_where_none_is():
+def test_the_split_is_inside_a_document_otherwise():
     text = "".join(chr(97 + n % 26) for n in range(1000))
     train, held_out = Corpus.of([text], TOKENIZER).split(0.1, TOKENIZER)
     assert (len(train), len(held_out)) == (902, 100)
@@ -67,7 +67,7 @@ def models() -> list[GPT | BERT]:
 
 
 @pytest.mark.parametrize("model", models(), ids=["gpt", "rotary, windowed", "unmasked", "bert"])
-def test_packed_documents_are_as_alone(model: GPT | BERT):
+def test_packed_documents_give_the_same_outputs_as_alone(model: GPT | BERT):
     corpus = Corpus.of(TEXTS[:3], TOKENIZER)
     batch = Rows(corpus, len(corpus) - 1).at(torch.zeros(1, dtype=torch.int64))
     assert batch.mask is not None
@@ -122,7 +122,7 @@ def test_a_batch_is_a_function_of_its_number(number: int, seed: int, context: in
     corpus = Corpus.of(["".join(chr(97 + n % 26) for n in range(300))], TOKENIZER)
     first = Batches(corpus, context=context, batch=size, seed=seed)
     alone = first[number]
-    # Whatever was asked before, and in whatever order.
+    # Whatever batches were read before, in whatever order.
     second = Batches(corpus, context=context, batch=size, seed=seed)
     for other in (number + 3, 0, number + 1):
         second[other]
@@ -171,13 +171,13 @@ def test_text_that_is_too_short_says_what_to_do():
         data.check_context(64)
     assert str(error.value) == (
         "context: expected fewer tokens than the training part of the text has (18 of 20), got 64. "
-        "Give more text, or a context of at most 17."
+        "Use more text, or a context of at most 17."
     )
     with pytest.raises(BadArgument, match=r"the validation part of the text has \(2 of 20\)"):
         data.check_context(16)
-    with pytest.raises(BadArgument, match="texts: expected text to learn from"):
+    with pytest.raises(BadArgument, match="texts: expected text to train on, got none"):
         TextData.of(["", ""], TOKENIZER)
-    with pytest.raises(BadArgument, match="validation: expected a share between 0 and 1"):
+    with pytest.raises(BadArgument, match="validation: expected a fraction between 0 and 1"):
         TextData.of(["abc"], TOKENIZER, validation=0)
 
 

@@ -1,4 +1,4 @@
-"""Processes that are really killed, at any point, go on as if nothing had happened: every number, to the last bit."""
+"""Processes that are killed at any point and resumed give the same numbers, bit by bit."""
 
 import json
 import os
@@ -48,8 +48,8 @@ def run(scenarios: list[dict]) -> list[int]:
     return json.loads(done.stdout)
 
 
-def test_killed_anywhere_and_resumed_is_as_never_killed(tmp_path: Path):
-    # One that nobody kills; for each point one that is killed there, looked at as it was left, and resumed.
+def test_a_killed_and_resumed_run_equals_one_that_was_not_killed(tmp_path: Path):
+    # One run that is not killed; for each point one that is killed there, checked as it was left, and resumed.
     root = tmp_path
     scenarios: list[dict] = [{"out": str(root / "whole")}]
     codes = [0]
@@ -57,7 +57,7 @@ def test_killed_anywhere_and_resumed_is_as_never_killed(tmp_path: Path):
         out = str(root / named(point))
         scenarios += [{"out": out, "kill": point}, {"check": out}, {"out": out, "resume": out}]
         codes += [-signal.SIGKILL, 0, 0]
-    # And one that is killed again and again.
+    # And one that is killed several times.
     again = str(root / "again")
     scenarios += [{"out": again, "resume": again if n else None, "kill": kill} for n, kill in enumerate(AGAIN)]
     scenarios += [{"check": again}, {"out": again, "resume": again}]
@@ -82,5 +82,5 @@ def check_the_same(out: Path, whole: Path) -> None:
     assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes(), out.name
     for file in ("model.safetensors", "optimizer.safetensors", "training.json"):
         assert (newest(out) / file).read_bytes() == (newest(whole) / file).read_bytes(), out.name
-    # Nothing unfinished is left lying about.
+    # No unfinished checkpoint is left.
     assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "step-000012", "step-000016"]

@@ -1,4 +1,4 @@
-"""The loop as an iterator of events: what comes when, and what is written on the way."""
+"""The loop as an iterator of events: their order, and what is written."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,31 +17,31 @@ from rearview.training import (
     Sample,
     Saved,
     Started,
-    Step,
     Stopped,
     TextData,
     TrainConfig,
+    TrainingStep,
     Validation,
     evaluate,
     read_metrics,
     train,
 )
-from rearview.training.board import to_tensorboard
 from rearview.training.curve import draw_curve
-from rearview.training.start import new_model
+from rearview.training.factory import new_model
+from rearview.training.tensorboard import to_tensorboard
 from tests.training.small_run import CONFIG, TEXTS, small_data, small_run, until_saved
 
-NAMES = {Started: "-", Step: ".", Validation: "V", Sample: "S", Saved: "C", Stopped: "stop", Finished: "end"}
+NAMES = {Started: "-", TrainingStep: ".", Validation: "V", Sample: "S", Saved: "C", Stopped: "stop", Finished: "end"}
 
 
 def written(events: list) -> str:
     return "".join(NAMES[type(event)] for event in events)
 
 
-def test_events_come_in_order(tmp_path: Path):
+def test_events_are_in_order(tmp_path: Path):
     events = list(small_run(tmp_path))
     assert written(events) == "-C....VC....VSC....VC....VSCend"
-    steps = [event for event in events if isinstance(event, Step)]
+    steps = [event for event in events if isinstance(event, TrainingStep)]
     assert [event.step for event in steps] == list(range(1, 17))
     assert all(event.tokens_per_second > 0 and event.grad_norm > 0 for event in steps)
     assert steps[2].lr == 1e-2
@@ -60,7 +60,9 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 def test_metrics_are_what_was_yielded(tmp_path: Path):
     events = list(small_run(tmp_path))
     records = read_metrics(tmp_path)
-    assert [record["loss"] for record in records if "loss" in record] == [e.loss for e in events if isinstance(e, Step)]
+    assert [record["loss"] for record in records if "loss" in record] == [
+        e.loss for e in events if isinstance(e, TrainingStep)
+    ]
     validations = [event for event in events if isinstance(event, Validation)]
     assert [record["validation"] for record in records if "validation" in record] == [e.loss for e in validations]
     assert [record["sample"] for record in records if "sample" in record] == [
@@ -69,16 +71,16 @@ def test_metrics_are_what_was_yielded(tmp_path: Path):
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not():
-    one, same = ([e.loss for e in small_run(None) if isinstance(e, Step)] for _ in range(2))
-    other = [e.loss for e in small_run(None, config=replace(CONFIG, seed=1)) if isinstance(e, Step)]
+    one, same = ([e.loss for e in small_run(None) if isinstance(e, TrainingStep)] for _ in range(2))
+    other = [e.loss for e in small_run(None, config=replace(CONFIG, seed=1)) if isinstance(e, TrainingStep)]
     assert one == same
     assert one != other
 
 
-def test_when_it_is_looked_at_changes_no_loss():
+def test_validation_and_samples_do_not_change_the_loss():
     """Validation, samples and reports draw nothing from what training draws from."""
     quiet = replace(CONFIG, eval_every=0, sample_every=0, log_every=16)
-    one, other = ([e.loss for e in small_run(None, config=c) if isinstance(e, Step)] for c in (CONFIG, quiet))
+    one, other = ([e.loss for e in small_run(None, config=c) if isinstance(e, TrainingStep)] for c in (CONFIG, quiet))
     assert one == other
 
 
@@ -88,7 +90,7 @@ def test_accumulation_is_a_larger_batch():
     for batch, accumulate in ((6, 1), (3, 2), (2, 3)):
         config = replace(CONFIG, batch=batch, accumulate=accumulate, precision="float32", steps=6, sample_every=0)
         model = new_model("gpt", data.tokenizer, context=16, layers=1, heads=2, width=16)
-        losses.append([e.loss for e in train(model, data, config) if isinstance(e, Step)])
+        losses.append([e.loss for e in train(model, data, config) if isinstance(e, TrainingStep)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert losses[0] == pytest.approx(losses[2], abs=1e-5)
 
@@ -97,13 +99,13 @@ def test_accumulation_is_a_larger_batch():
 def test_ways_of_computing_give_the_same_curve(options: dict):
     plain = replace(CONFIG, precision="float32", sample_every=0)
     one, other = (
-        [e.loss for e in small_run(None, config=config) if isinstance(e, Step)]
+        [e.loss for e in small_run(None, config=config) if isinstance(e, TrainingStep)]
         for config in (plain, replace(plain, **options))
     )
     assert one == pytest.approx(other, abs=0.05 if "precision" in options else 1e-5)
 
 
-def test_asked_to_stop_it_saves_and_ends(tmp_path: Path):
+def test_stop_saves_and_ends_the_run(tmp_path: Path):
     asked = iter([False] * 5 + [True] * 99)
     events = list(small_run(tmp_path, stop=lambda: next(asked)))
     assert written(events) == "-C....VC..Cstop"
@@ -115,14 +117,14 @@ def test_asked_to_stop_it_saves_and_ends(tmp_path: Path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path):
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path):
     data = small_data()
     model = new_model("gpt", data.tokenizer, context=16, layers=1, heads=2, width=16)
     events = train(model, data, CONFIG, out=tmp_path)
     until_saved(events, step=4)
     assert isinstance(model, GPT)
     torch.nn.init.constant_(model.norm.weight, float("nan"))
-    with pytest.raises(Diverged, match=r"no longer a number at step 5 .*Lower the learning rate \(--lr\)"):
+    with pytest.raises(Diverged, match=r"The loss is not finite at step 5 .*Lower the learning rate \(--lr\)"):
         list(events)
     # What was saved before is still there, and what is broken was not saved.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "step-000000", "step-000004"]
@@ -148,13 +150,13 @@ def test_evaluation_is_the_mean_over_the_text():
     assert found.bits_per_character == pytest.approx(found.loss * ratio / 0.6931472, rel=1e-5)
 
 
-def test_context_comes_from_the_model_or_the_config():
+def test_the_context_is_that_of_the_config_or_of_the_model():
     data = small_data()
     model = new_model("gpt", data.tokenizer, context=16, layers=1, heads=2, width=16)
-    with pytest.raises(BadArgument, match="context: expected at most 16, the model's own, got 17"):
+    with pytest.raises(BadArgument, match="context: expected at most 16, the context of the model, got 17"):
         list(train(model, data, replace(CONFIG, context=17)))
     t5 = new_model("t5", data.tokenizer, layers=1, heads=2, width=16)
-    with pytest.raises(BadArgument, match="context: expected tokens in a row: this model has no context of its own"):
+    with pytest.raises(BadArgument, match="context: expected the tokens per row: this model has no context of its own"):
         list(train(t5, data, CONFIG))
     with pytest.raises(BadArgument, match="context: expected fewer tokens than the validation part"):
         list(train(t5, data, replace(CONFIG, context=len(data.validation))))
@@ -172,20 +174,20 @@ def test_a_model_of_ones_own_with_an_objective():
     data = small_data()
     config = TrainConfig(steps=30, context=16, lr=0.3, warmup=1, sample_every=0, eval_every=0)
     events = list(train(Bigram(data.tokenizer.vocab_size), data, config, objective=NextToken()))
-    losses = [event.loss for event in events if isinstance(event, Step)]
+    losses = [event.loss for event in events if isinstance(event, TrainingStep)]
     assert losses[-1] < losses[0] - 1
 
 
-# What torch says of itself when its compiler loads and looks at tensors.
+# Warnings of torch about itself when its compiler loads.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_compiled_it_learns_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_a_compiled_model_learns_the_same(monkeypatch: pytest.MonkeyPatch):
     # Traced and differentiated by the compiler, run by plain PyTorch, which takes a tenth of the time.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch.compiler.reset()
     config = replace(CONFIG, steps=3, precision="float32", accumulate=1, sample_every=0, compile=True)
     plain = replace(config, compile=False)
-    one, other = ([e.loss for e in small_run(None, config=c) if isinstance(e, Step)] for c in (config, plain))
+    one, other = ([e.loss for e in small_run(None, config=c) if isinstance(e, TrainingStep)] for c in (config, plain))
     assert one == pytest.approx(other, abs=1e-4)
 
 

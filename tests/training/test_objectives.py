@@ -1,4 +1,4 @@
-"""What is asked of a GPT, a BERT and a T5; and that each learns it."""
+"""The objectives of GPT, BERT and T5, and that each is learned."""
 
 import pytest
 import torch
@@ -15,9 +15,9 @@ from rearview.training import (
     MaskedTokens,
     NextToken,
     Sample,
-    Step,
     TextData,
     TrainConfig,
+    TrainingStep,
     Validation,
     objective_of,
     specials_for,
@@ -25,7 +25,7 @@ from rearview.training import (
 )
 from rearview.training.batches import Batch, Rows
 from rearview.training.corpus import Corpus
-from rearview.training.start import new_model, new_tokenizer
+from rearview.training.factory import new_model, new_tokenizer
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -55,7 +55,7 @@ def test_hidden_tokens_are_chosen_in_the_shares_of_bert():
     tokens[:, 0] = 98
     seen, chosen = objective.hide(tokens, generator())
     assert chosen.float().mean().item() == pytest.approx(0.15, abs=0.005)
-    # What is special is neither asked for nor put in.
+    # Special tokens are neither targets nor replacements.
     assert not chosen[:, 0].any()
     assert bool((seen[~chosen] == tokens[~chosen]).all())
     asked = seen[chosen]
@@ -65,14 +65,14 @@ def test_hidden_tokens_are_chosen_in_the_shares_of_bert():
     assert set(replaced.tolist()) == set(range(1, 98)) - {7}
 
 
-def test_a_tiny_batch_asks_for_something():
+def test_a_tiny_batch_has_a_target():
     objective = MaskedTokens(mask_id=9, vocab_size=10, special_ids=(9,))
     for seed in range(20):
         assert objective.hide(torch.tensor([[1, 2]]), generator(seed))[1].any()
 
 
 @given(st.integers(1, 120), st.integers(0, 99))
-def test_cut_spans_put_back_are_the_text(length: int, seed: int):
+def test_spans_put_back_give_the_text(length: int, seed: int):
     sentinels = tuple(range(1000, 1006))
     objective = HiddenSpans(sentinels=sentinels, start_id=2000, end_id=2001)
     text = list(range(length))
@@ -96,7 +96,7 @@ def test_spans_are_padded_and_the_padding_is_not_heard():
     model = new_model("t5", tokenizer, context=32, layers=1, heads=2, width=8).eval()
     objective = objective_of(model, tokenizer)
     assert isinstance(objective, HiddenSpans)
-    # Two documents in one row: only the longer is asked about.
+    # Two documents in one row: spans are hidden in the longer one only.
     corpus = Corpus.of(["abcd", "efghijklmnopqrstuvwxyz" * 3], tokenizer)
     batch = Rows(corpus, 32).at(torch.tensor([0, 30]))
     asked, mask, decoder, targets = objective.pairs(batch, generator())
@@ -126,16 +126,21 @@ def test_objectives_draw_from_their_generator_only():
 
 def test_which_objective_belongs_to_which_model():
     plain = ByteTokenizer()
-    with pytest.raises(BadArgument, match=r"tokenizer: expected one with the token <mask>, which a BERT needs"):
+    with pytest.raises(
+        BadArgument,
+        match=r"tokenizer: expected a tokenizer with the token <mask>, which a BERT needs, got one without it",
+    ):
         objective_of(new_model("bert", plain, layers=1, heads=1, width=4), plain)
     with pytest.raises(BadArgument, match=r'<extra_id_0>.*specials_for\("t5", context\)'):
         objective_of(new_model("t5", plain, layers=1, heads=1, width=4), plain)
-    with pytest.raises(BadArgument, match="model: expected a GPT, BERT or T5, or an objective of its own, got Linear"):
+    with pytest.raises(
+        BadArgument, match="model: expected a GPT, BERT or T5, or any module with an objective=, got Linear"
+    ):
         objective_of(nn.Linear(1, 1), plain)
 
 
 ALPHABET = "abcdefghij"
-# A text in which what is missing can be told from what is there.
+# A text whose hidden parts follow from the rest.
 RUNS = "".join(letter * 40 for letter in ALPHABET * 6)
 
 
@@ -148,14 +153,14 @@ def test_a_small_model_learns(kind: str, below: float):
         steps=150, context=20, batch=16, lr=5e-3, warmup=10, eval_every=0, sample_every=150, weight_decay=0.0
     )
     events = list(train(model, data, config))
-    losses = [event.loss for event in events if isinstance(event, Step)]
+    losses = [event.loss for event in events if isinstance(event, TrainingStep)]
     (validation,) = (event for event in events if isinstance(event, Validation))
     (sample,) = (event for event in events if isinstance(event, Sample))
     assert losses[0] > 1.8
     assert sum(losses[-10:]) / 10 < below
     assert validation.loss < below
     if kind == "gpt":
-        # It goes on with what it began with.
+        # It keeps the beginning of the prompt.
         assert any(letter * 10 in sample.text for letter in ALPHABET)
     else:
         # What was hidden stands in brackets, and is what stands around it.
@@ -166,21 +171,23 @@ def test_a_small_model_learns(kind: str, below: float):
 
 def test_options_of_a_gpt_are_refused_elsewhere():
     tokenizer = CharTokenizer("ab", specials_for("bert", 8))
-    with pytest.raises(BadArgument, match="kv_heads: expected none: it is for a GPT, got kv_heads for a bert"):
+    with pytest.raises(
+        BadArgument, match="kv_heads: expected none: only a GPT has this setting, got kv_heads for a bert"
+    ):
         new_model("bert", tokenizer, kv_heads=1)
-    with pytest.raises(BadArgument, match="positions: expected none: it is for a GPT"):
+    with pytest.raises(BadArgument, match="positions: expected none: only a GPT has this setting"):
         new_model("bert", tokenizer, positions="rotary")
-    with pytest.raises(BadArgument, match="mask: expected none: it is for a GPT"):
+    with pytest.raises(BadArgument, match="mask: expected none: only a GPT has this setting"):
         new_model("t5", tokenizer, mask=full())
     with pytest.raises(BadArgument, match="model: expected gpt, bert or t5, got 'rnn'"):
         new_model("rnn", tokenizer)
     with pytest.raises(BadArgument, match="tokenizer: expected bytes, chars or bpe, got 'words'"):
         new_tokenizer("words", ["a"])
-    with pytest.raises(BadArgument, match="vocab_size: expected none: it is given by the tokenizer"):
+    with pytest.raises(BadArgument, match="vocab_size: expected none: the tokenizer bytes determines it"):
         new_tokenizer("bytes", ["a"], vocab_size=300)
 
 
-def test_a_batch_moves_whole():
+def test_a_batch_moves_to_a_device_completely():
     batch = Batch(torch.zeros(1, 2), torch.zeros(1, 2), ids=torch.zeros(1, 2), positions=None)
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))

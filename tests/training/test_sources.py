@@ -1,4 +1,4 @@
-"""Text from files, folders, the standard input and Python itself; what cannot be text says so."""
+"""Text from files, folders, standard input and Python itself, and errors for what is not text."""
 
 import io
 import sys
@@ -55,13 +55,13 @@ def test_another_encoding(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"good \xe9 bad", r"is not utf-8: byte 5 \(0xe9\) cannot be decoded.* say so: --encoding latin-1"),
+        (b"good \xe9 bad", r"is not utf-8: byte 5 \(0xe9\) cannot be decoded.* name it: --encoding latin-1"),
         (b"PNG\0\xff", r"is not text: byte 4 \(0xff\) is not utf-8, and it has zero bytes"),
         (b"ab\0cd", "is not text: character 2 is a zero"),
-        (b"", "is empty: there is nothing to learn from"),
+        (b"", "is empty: there is no text to train on"),
     ],
 )
-def test_what_is_no_text_is_named(content: bytes, why: str, tmp_path: Path):
+def test_files_that_are_not_text_are_named(content: bytes, why: str, tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(BadFile, match=why) as error:
@@ -76,10 +76,10 @@ def test_what_is_no_text_is_named(content: bytes, why: str, tmp_path: Path):
         assert [document.text for document in read_texts(tmp_path)] == ["fine"]
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(BadFile, match=r"nowhere: is not there\."):
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(BadFile, match=r"nowhere: does not exist\."):
         read_texts(tmp_path / "nowhere")
-    with pytest.raises(BadFile, match="has no files in it"):
+    with pytest.raises(BadFile, match="has no files\\."):
         read_texts(tmp_path)
 
     def refuse(path: Path) -> bytes:
@@ -91,9 +91,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         read_texts(tmp_path / "secret.txt")
 
 
-def test_options_that_cannot_be(tmp_path: Path):
+def test_invalid_options_are_refused(tmp_path: Path):
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(BadArgument, match="encoding: expected an encoding that Python knows, got 'utf-99'"):
         read_texts(tmp_path / "a.txt", encoding="utf-99")
-    with pytest.raises(BadArgument, match="separator: expected some text"):
+    with pytest.raises(BadArgument, match="separator: expected a string that is not empty, got an empty string"):
         read_texts(tmp_path / "a.txt", separator="")

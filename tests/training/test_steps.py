@@ -19,7 +19,7 @@ def rate(step: int, warmup: int = 10) -> float:
     return learning_rate(step, steps=110, peak=2.0, warmup=warmup, floor=0.1)
 
 
-def test_the_rate_rises_in_a_line_and_falls_in_a_cosine():
+def test_the_rate_rises_linearly_and_falls_as_a_cosine():
     assert [rate(step) for step in (1, 5, 10)] == [0.2, 1.0, 2.0]
     assert rate(60) == pytest.approx(1.1)
     assert rate(110) == pytest.approx(0.2)
@@ -64,7 +64,7 @@ def test_it_is_adamw_with_clipping(clip: float, fused: bool, monkeypatch: pytest
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
-def test_an_optimizer_goes_on_from_its_state():
+def test_an_optimizer_continues_from_its_state():
     model = small()
     optimizer = Optimizer(model, weight_decay=0.1, betas=(0.9, 0.99), clip=1.0)
     x = torch.randn(4, 5)
@@ -94,7 +94,7 @@ def test_an_optimizer_goes_on_from_its_state():
         resumed.load(state, "optimizer.safetensors")
 
 
-def test_what_had_no_part_in_the_loss_stays():
+def test_parameters_without_a_gradient_do_not_change():
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     before = copy.deepcopy(model[1].state_dict())
     optimizer = Optimizer(model, weight_decay=0.5, betas=(0.9, 0.99), clip=1.0)
@@ -103,7 +103,7 @@ def test_what_had_no_part_in_the_loss_stays():
     assert all(torch.equal(before[name], value) for name, value in model[1].state_dict().items())
 
 
-def test_precision_is_what_the_hardware_multiplies(monkeypatch: pytest.MonkeyPatch):
+def test_precision_is_what_the_hardware_supports(monkeypatch: pytest.MonkeyPatch):
     cpu = torch.device("cpu")
     for has in (True, False):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has: has)
@@ -139,13 +139,13 @@ def test_seeds_are_far_apart_and_always_the_same():
         ({"precision": "half"}, "precision: expected"),
     ],
 )
-def test_settings_that_cannot_be(options: dict, message: str):
+def test_invalid_settings_are_refused(options: dict, message: str):
     with pytest.raises(BadArgument) as error:
         TrainConfig(**options)
     assert str(error.value).startswith(message)
 
 
-def test_settings_come_back_from_json():
+def test_settings_are_restored_from_json():
     config = TrainConfig(steps=7, lr=0.1, precision="float32", sample_prompt="é")
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert TrainConfig.from_json({**config.to_json(), "of_tomorrow": 1}) == config

@@ -1,4 +1,4 @@
-"""A model that only answers: no gradients, no dropout.
+"""Inference mode: no gradients and no dropout, for the duration of a `with` block.
 
 >>> from torch import nn
 >>> model = nn.Dropout(0.5)
@@ -19,7 +19,7 @@ from torch import nn
 
 
 def inference(model: nn.Module) -> AbstractContextManager[object]:
-    """For the time of a step; a model in the middle of its training is afterwards as it was."""
+    """Run `model` in evaluation and inference mode, and restore its training mode afterwards."""
     return torch.inference_mode() if not model.training else _evaluating(model)
 
 

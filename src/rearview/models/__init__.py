@@ -1,4 +1,4 @@
-"""GPT, BERT and T5: one block, three masks."""
+"""GPT, BERT and T5: one transformer block with three masks."""
 
 from rearview.models.bert import BERT, BERTConfig
 from rearview.models.gpt import GPT, GPTConfig

@@ -1,4 +1,4 @@
-"""The attention of a block: to itself, or from a decoder to what the encoder remembered.
+"""The attention layers of a block: self-attention, and cross attention from a decoder to an encoder.
 
 >>> import torch
 >>> from rearview import causal
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from rearview.attention import KeyValueCache, attend
 from rearview.masks import Mask, full
 from rearview.models.linear import Linear
-from rearview.models.rotary import Turn
+from rearview.models.positions import Rotation
 
 
 class SelfAttention(nn.Module):
-    """Q, K and V in one product, heads, `attend`, and the projection of what was heard.
+    """Multi-head self-attention: Q, K and V in one product, `attend`, and the output projection.
 
-    Fewer `kv_heads` than `heads` are grouped queries. `scale` is 1 / sqrt(head_dim) unless given.
+    With fewer `kv_heads` than `heads`, several query heads share a key head. `scale` is 1 / sqrt(head_dim) by default.
     """
 
-    # A watcher puts its own in the place of this one, in a layer that it watches.
+    # `observe` replaces this attribute on the layers that it watches.
     attend = staticmethod(attend)
 
     def __init__(
@@ -43,26 +43,27 @@ class SelfAttention(nn.Module):
         self.qkv = Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias)
         self.out = Linear(self.heads * self.head_dim, width, bias=bias)
 
-    def project(self, x: Tensor, turn: Turn | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V by head: [batch, heads, time, head_dim]; Q and K turned to their positions."""
+    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V, each [batch, heads, time, head_dim]; Q and K are rotated if a rotation is given."""
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         query, key, value = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        return (query, key, value) if turn is None else (turn(query), turn(key), value)
+        return (query, key, value) if rotation is None else (rotation(query), rotation(key), value)
 
     def forward(
         self,
         x: Tensor,
         *,
         mask: Mask,
-        turn: Turn | None = None,
+        rotation: Rotation | None = None,
         bias: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        query, key, value = self.project(x, turn)
+        query, key, value = self.project(x, rotation)
         if cache is not None:
             key, value = cache.append(key, value)
         dropout = self.dropout if self.training else 0.0
-        heard = self.attend(query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout)
+        pages = None if cache is None else cache.pages
+        heard = self.attend(query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout, pages=pages)
         return self.out(heard.transpose(1, 2).flatten(2))  # [batch, time, heads x head_dim]
 
     def new_cache(self, batch: int, max_len: int) -> KeyValueCache:
@@ -78,7 +79,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """From one sequence to another. The other's K and V are made once, by `remember`, and used for every step."""
+    """Attention from a decoder to an encoder, whose keys and values are computed once (`keys_values`) for all steps."""
 
     attend = staticmethod(attend)
 
@@ -99,8 +100,8 @@ class CrossAttention(nn.Module):
         self.key_value = Linear(width, 2 * self.heads * self.head_dim, bias=bias)
         self.out = Linear(self.heads * self.head_dim, width, bias=bias)
 
-    def remember(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """The K and V of an encoded sequence: [batch, heads, time, head_dim]."""
+    def keys_values(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of the encoder's output, each [batch, heads, time, head_dim]."""
         key, value = self.key_value(encoded).unflatten(-1, (2, self.heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         return key, value
 

@@ -1,4 +1,4 @@
-"""BERT: every position hears every other, and fills in what was masked.
+"""BERT: every position hears every other, and the model predicts masked tokens.
 
 >>> import torch
 >>> from rearview.models import BERT, BERTConfig
@@ -15,16 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from rearview.masks import Mask, full
-from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_context, check_share, check_sizes, embed
+from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
 from rearview.models.feedforward import ACTIVATIONS
-from rearview.models.model import Model, start_small
-from rearview.models.run import join, run_block
+from rearview.models.model import Model, initialize
+from rearview.models.validation import check_context, check_divides, check_sizes, embed
 
 
 @dataclass(frozen=True)
 class BERTConfig:
-    """The shape of a BERT; the names are those of `GPTConfig`. `segments`: kinds of text, each with an embedding."""
+    """The sizes of a BERT, named as in `GPTConfig`. `segments` is the number of segment embeddings."""
 
     vocab_size: int
     context: int = 512
@@ -39,7 +38,7 @@ class BERTConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size", "context", "layers", "heads", "width", "hidden", "segments")
-        check_share(self, width="heads")
+        check_divides(self, width="heads")
 
     @property
     def block(self) -> BlockShape:
@@ -55,10 +54,10 @@ class BERTConfig:
 
 
 class BERT(Model):
-    """Tokens [batch, time] -> logits of what stands at each position [batch, time, vocab_size]."""
+    """Tokens [batch, time] -> logits of the token at each position, [batch, time, vocab_size]."""
 
     config: BERTConfig
-    # Set it to True to keep no activations inside the blocks: they are computed again in backward.
+    # True recomputes the activations inside the blocks in the backward pass instead of storing them.
     gradient_checkpointing = False
 
     def __init__(self, config: BERTConfig):
@@ -74,7 +73,7 @@ class BERT(Model):
         self.last_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.head = nn.Linear(config.width, config.vocab_size)
         self.head.weight = self.tokens.weight
-        self.apply(start_small)
+        self.apply(initialize)
 
     def forward(
         self,
@@ -84,12 +83,12 @@ class BERT(Model):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """The logits.
+        """Compute the logits.
 
         Args:
-            mask: narrows "everyone" for this call: `padding(...)`, packed documents.
-            positions: [time] or [batch, time], 0, 1, 2 ... unless given; packed documents count from 0 each.
-            segments: the kind of each token, [batch, time]; all 0 unless given.
+            mask: which keys may be heard in this call, such as `padding(...)` or `documents(...)`; all by default.
+            positions: [time] or [batch, time], by default 0, 1, 2, ...; in packed documents each starts at 0.
+            segments: the segment of each token, [batch, time]; 0 by default.
         """
         x = embed(self.tokens, tokens)
         check_context(tokens.shape[1], self.config.context)
@@ -98,7 +97,7 @@ class BERT(Model):
         segments = torch.zeros_like(tokens) if segments is None else segments
         x = x + self.positions(positions) + embed(self.segments, segments, "segments")
         x = self.drop(self.norm(x))
-        (mask,) = join((full(),), mask, None)
+        (mask,) = narrowed_masks((full(),), mask, None)
         for block in self.blocks:
-            x = run_block(self, block, x, mask=mask)
+            x = run_block(block, x, recompute=self.gradient_checkpointing, mask=mask)
         return self.head(self.last_norm(ACTIVATIONS[self.config.activation](self.last(x))))

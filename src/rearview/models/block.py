@@ -1,4 +1,4 @@
-"""The transformer block that GPT, BERT and T5 share. What makes them differ is the mask.
+"""The transformer block that GPT, BERT and T5 share, and what running a stack of blocks needs.
 
 >>> import torch
 >>> from rearview import causal, full
@@ -15,20 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rearview.attention import KeyValueCache
-from rearview.masks import Mask
+from rearview.errors import BadArgument
+from rearview.masks import Mask, along
 from rearview.models.attention import CrossAttention, SelfAttention
 from rearview.models.feedforward import FeedForward
-from rearview.models.rotary import Turn
+from rearview.models.positions import Rotation
 
 
 @dataclass(frozen=True)
 class BlockShape:
-    """Sizes and habits of a block. `norm_first` is GPT's and T5's order, normalising after the sum is BERT's."""
+    """The sizes and options of a block. `norm_first` normalizes before each part (GPT, T5), not after the sum
+    (BERT)."""
 
     width: int
     heads: int
@@ -49,7 +54,7 @@ class BlockShape:
 
 
 class Block(nn.Module):
-    """Self-attention, cross attention where there is an encoder to hear, feed-forward; each added to what it read."""
+    """Self-attention, optional cross attention, and feed-forward, each with a residual connection."""
 
     def __init__(self, shape: BlockShape, *, cross: bool = False):
         super().__init__()
@@ -91,16 +96,17 @@ class Block(nn.Module):
         x: Tensor,
         *,
         mask: Mask,
-        turn: Turn | None = None,
+        rotation: Rotation | None = None,
         bias: Tensor | None = None,
         cache: KeyValueCache | None = None,
         memory: tuple[Tensor, Tensor] | None = None,
         memory_mask: Mask | None = None,
     ) -> Tensor:
-        heard = self.attention(self._before(x, self.attention_norm), mask=mask, turn=turn, bias=bias, cache=cache)
+        normed = self._before(x, self.attention_norm)
+        heard = self.attention(normed, mask=mask, rotation=rotation, bias=bias, cache=cache)
         x = self._add(x, heard, self.attention_norm)
         if self.cross is not None and self.cross_norm is not None:
-            assert memory is not None, "a block with cross attention is given what the encoder remembered"
+            assert memory is not None, "a block with cross attention needs the keys and values of the encoder"
             heard = self.cross(self._before(x, self.cross_norm), memory, mask=memory_mask)
             x = self._add(x, heard, self.cross_norm)
         return self._add(x, self.forward_part(self._before(x, self.forward_norm)), self.forward_norm)
@@ -115,9 +121,43 @@ class Block(nn.Module):
 
 
 class Blocks(nn.ModuleList):
-    """A stack of blocks, which a reader and a type checker know as such."""
+    """A list of blocks, typed as such."""
 
     def __iter__(self) -> Iterator[Block]:
         for block in super().__iter__():
             assert isinstance(block, Block)
             yield block
+
+
+def narrowed_masks(
+    masks: tuple[Mask, ...],
+    narrowing: Mask | None,
+    cache: list[KeyValueCache] | None,
+    paths: Mask | None = None,
+) -> tuple[Mask, ...]:
+    """The mask of each layer in this call. Layers that share a mask share the result, which caches its ranges.
+
+    >>> from rearview import causal, documents, tree, window
+    >>> narrowed_masks((causal(), causal() & window(2)), documents([0, 0, 1]), None)
+    (causal() & documents([0, 0, 1]), causal() & window(2) & documents([0, 0, 1]))
+    >>> narrowed_masks((window(2),), None, None, paths=tree([-1, 0, 0]))
+    (along(tree([-1, 0, 0]), window(2)),)
+    """
+    if narrowing is not None and not isinstance(narrowing, Mask):
+        raise BadArgument("mask", expected="a Mask such as documents(ids)", got=type(narrowing).__name__)
+    if narrowing is None and paths is None and (not cache or cache[0].starts is None):
+        return masks
+    narrowed: dict[int, Mask] = {}
+    for mask in masks:
+        if id(mask) not in narrowed:
+            both = mask if paths is None else along(paths, mask)
+            both = both if narrowing is None else both & narrowing
+            narrowed[id(mask)] = cache[0].placed(both) if cache else both
+    return tuple(narrowed[id(mask)] for mask in masks)
+
+
+def run_block(block: Block, x: Tensor, *, recompute: bool, **options: object) -> Tensor:
+    """`block(x, **options)`; with `recompute`, activations are recomputed in the backward pass and not stored."""
+    if recompute and block.training and torch.is_grad_enabled():
+        return checkpoint(partial(block, **options), x, use_reentrant=False)
+    return block(x, **options)

@@ -1,4 +1,4 @@
-"""The feed-forward half of a block: each position alone, wider, through an activation, back.
+"""The feed-forward part of a block: a wide layer, an activation, and a projection back, for each position.
 
 >>> import torch
 >>> FeedForward(8, 32, activation="gelu", gated=True)(torch.randn(1, 5, 8)).shape
@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """`gated`: half of the wide features, activated, scale the other half."""
+    """Two linear layers with an activation between. If `gated`, half of the wide features gates the other half."""
 
     def __init__(self, width: int, hidden: int, *, activation: str, gated: bool = False, bias: bool = True):
         super().__init__()

@@ -1,4 +1,4 @@
-"""GPT: every position hears those before it, and predicts the next token.
+"""GPT: every position hears itself and those before it, and predicts the next token.
 
 >>> import torch
 >>> from rearview.models import GPT, GPTConfig
@@ -6,7 +6,7 @@
 >>> model(torch.tensor([[1, 2, 3]])).shape
 torch.Size([1, 3, 65])
 
-A windowed GPT is one argument, with rotary positions and grouped queries if you like:
+Masks, rotary positions and grouped key heads are options of the config:
 
 >>> from rearview import causal, window
 >>> config = GPTConfig(vocab_size=65, heads=4, kv_heads=2, positions="rotary", mask=causal() & window(256))
@@ -24,27 +24,27 @@ from torch import Tensor, nn
 from rearview.attention import KeyValueCache
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
-from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_context, check_share, check_sizes, embed
-from rearview.models.model import Model, start_small
-from rearview.models.rotary import turn_to
-from rearview.models.run import join, run_block
+from rearview.masks.paths import Paths
+from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
+from rearview.models.model import Model, initialize
+from rearview.models.positions import positions_along, rotation_at
+from rearview.models.validation import check_context, check_divides, check_sizes, embed
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of a GPT; the defaults train in minutes on a laptop.
+    """The sizes and options of a GPT; the defaults train in minutes on a laptop.
 
     Args:
-        vocab_size: tokens.
-        context: the most positions that it is given at once.
-        layers, heads, width: blocks, query heads of each, features.
-        kv_heads: key and value heads, `heads` unless given.
-        hidden: features inside the feed-forward, 4 x width unless given.
-        positions: "learned" (an embedding each, as GPT-2) or "rotary".
-        mask: who may be heard: one mask for all layers, or a tuple with one a layer.
-        dropout: of embeddings, attention weights and sums, when training.
-        tied: is the output projection the embedding itself?
+        vocab_size: number of tokens.
+        context: largest number of positions.
+        layers, heads, width: number of blocks, number of query heads per block, number of features.
+        kv_heads: number of key and value heads, by default `heads`.
+        hidden: number of features inside the feed-forward part, by default 4 x width.
+        positions: "learned" (an embedding per position, as in GPT-2) or "rotary".
+        mask: one mask for all layers, or a tuple with one per layer.
+        dropout: probability for embeddings, attention weights and residual branches during training.
+        tied: whether the output projection shares the weight of the embedding.
     """
 
     vocab_size: int
@@ -65,20 +65,18 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size", "context", "layers", "heads", "width", "kv_heads", "hidden")
-        check_share(self, width="heads", heads="kv_heads")
+        check_divides(self, width="heads", heads="kv_heads")
         if self.positions not in ("learned", "rotary"):
-            raise BadArgument("positions", expected='"learned" or "rotary"', came=repr(self.positions))
+            raise BadArgument("positions", expected='"learned" or "rotary"', got=repr(self.positions))
         if self.positions == "rotary" and self.width // self.heads % 2:
-            came = f"{self.width} / {self.heads} = {self.width // self.heads}"
-            raise BadArgument(
-                "width / heads", expected="an even number of features a head, to turn in pairs", came=came
-            )
+            got = f"{self.width} / {self.heads} = {self.width // self.heads}"
+            raise BadArgument("width / heads", expected="an even number of features per head", got=got)
         masks = self.mask if isinstance(self.mask, tuple) else (self.mask,)
         if not all(isinstance(mask, Mask) for mask in masks):
-            expected = "a Mask such as causal(), or a tuple with one for each layer"
-            raise BadArgument("mask", expected=expected, came=repr(self.mask))
+            expected = "a Mask such as causal(), or a tuple with one per layer"
+            raise BadArgument("mask", expected=expected, got=repr(self.mask))
         if isinstance(self.mask, tuple) and len(self.mask) != self.layers:
-            raise BadArgument("mask", expected=f"one mask for each of the {self.layers} layers", came=len(self.mask))
+            raise BadArgument("mask", expected=f"a tuple of {self.layers} masks, one per layer", got=len(self.mask))
 
     @property
     def masks(self) -> tuple[Mask, ...]:
@@ -100,10 +98,10 @@ class GPTConfig:
 
 
 class GPT(Model):
-    """Tokens [batch, time] -> logits of the next token [batch, time, vocab_size]."""
+    """Tokens [batch, time] -> logits of the next token, [batch, time, vocab_size]."""
 
     config: GPTConfig
-    # Set it to True to keep no activations inside the blocks: they are computed again in backward.
+    # True recomputes the activations inside the blocks in the backward pass instead of storing them.
     gradient_checkpointing = False
 
     def __init__(self, config: GPTConfig):
@@ -117,7 +115,7 @@ class GPT(Model):
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         if config.tied:
             self.head.weight = self.tokens.weight
-        self.apply(self._start)
+        self.apply(self._initialize)
 
     def forward(
         self,
@@ -125,50 +123,61 @@ class GPT(Model):
         *,
         mask: Mask | None = None,
         positions: Tensor | None = None,
+        paths: Paths | None = None,
         cache: list[KeyValueCache] | None = None,
         last_only: bool = False,
     ) -> Tensor:
-        """The logits.
+        """Compute the logits.
 
         Args:
-            mask: narrows every layer's mask for this call: packed documents, padding.
-            positions: [time] or [batch, time], 0, 1, 2 ... unless given; packed documents count from 0 each.
-            cache: of `new_cache`; `tokens` then continue what it holds.
-            last_only: logits of the last position only, [batch, 1, vocab_size].
+            mask: narrows the mask of every layer in this call, for packed documents or padding.
+            positions: [time] or [batch, time], by default 0, 1, 2, ...; in packed documents each starts at 0.
+            paths: the sequences that each row consists of, such as `tree(parents)`, for all positions including those
+                in the cache. Every layer's mask then counts positions along them, and so does the default of
+                `positions`.
+            cache: caches from `new_cache`; `tokens` then continue what they hold.
+            last_only: compute the logits of the last position only, [batch, 1, vocab_size].
         """
         x = embed(self.tokens, tokens)
         held = len(cache[0]) if cache else 0
-        check_context(held + tokens.shape[1], self.config.context, held=held)
-        if positions is None:
-            positions = self._next_positions(tokens, cache)
-        turn = None
+        slots = self._next_slots(tokens, cache)
+        if paths is None:
+            check_context(held + tokens.shape[1], self.config.context, held=held)
+            positions = slots if positions is None else positions
+        else:
+            along = positions_along(paths, slots)
+            check_context(int(along.max()) + 1, self.config.context)
+            positions = along if positions is None else positions
+        rotation = None
         if self.positions is not None:
             x = x + self.positions(positions)
         else:
             config = self.config
-            turn = turn_to(positions, head_dim=config.width // config.heads, base=config.rotary_base)
+            rotation = rotation_at(positions, head_dim=config.width // config.heads, base=config.rotary_base)
         x = self.drop(x)
-        narrowed = join(self.config.masks, mask, cache)
+        recompute = self.gradient_checkpointing
+        masks = narrowed_masks(self.config.masks, mask, cache, paths)
         for n, block in enumerate(self.blocks):
             layer_cache = cache[n] if cache else None
-            x = run_block(self, block, x, mask=narrowed[n], turn=turn, cache=layer_cache)
+            x = run_block(block, x, recompute=recompute, mask=masks[n], rotation=rotation, cache=layer_cache)
         return self.head(self.norm(x[:, -1:] if last_only else x))
 
     def new_cache(self, batch: int, max_len: int | None = None) -> list[KeyValueCache]:
-        """Empty caches, one a layer, for `max_len` positions (the context, unless given)."""
+        """Empty caches, one per layer, for `max_len` positions (by default the context)."""
         length = self.config.context if max_len is None else max_len
         return [block.attention.new_cache(batch, length) for block in self.blocks]
 
-    def _next_positions(self, tokens: Tensor, cache: list[KeyValueCache] | None) -> Tensor:
+    def _next_slots(self, tokens: Tensor, cache: list[KeyValueCache] | None) -> Tensor:
+        """The index of each token in its row, cached tokens included: [time], or [batch, time] if items differ."""
         count = torch.arange(tokens.shape[1], device=tokens.device)
         if not cache:
             return count
         starts = cache[0].starts
         return count + len(cache[0]) if starts is None else count + starts.unsqueeze(1)
 
-    def _start(self, module: nn.Module) -> None:
-        # The projections into the sum are smaller still, so that depth does not blow it up.
-        start_small(module)
+    def _initialize(self, module: nn.Module) -> None:
+        # Projections into the residual stream start smaller, so that its variance does not grow with depth.
+        initialize(module)
         if isinstance(module, Block):
             for out in (module.attention.out, module.forward_part.out):
                 nn.init.normal_(out.weight, std=0.02 / math.sqrt(2 * self.config.layers))

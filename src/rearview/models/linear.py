@@ -1,4 +1,4 @@
-"""A linear layer that is quick for a few rows too: the step of a model that generates.
+"""A linear layer that uses all threads even for a few rows, as in a step of generation.
 
     >>> import torch
     >>> layer, x = Linear(512, 1024), torch.randn(1, 1, 512)
@@ -7,8 +7,8 @@
     >>> torch.allclose(few, layer(x), atol=1e-5)
     True
 
-A product with a few rows is bound by reading the weight once, and torch's BLAS reads it with one thread, whatever
-threads there are. Cut into pieces it is a batch of products, which are shared out among them.
+A product with a few rows is bound by the time to read the weight, and the BLAS of torch reads it with one thread. Here
+the weight is split into pieces: a batch of products, which runs on all threads.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# More rows than this, and the usual product shares itself out.
+# With more rows than this, the usual product uses all threads itself.
 FEW_ROWS = 4
-# A smaller weight is read before another thread is awake.
+# A smaller weight is read before another thread has started.
 LARGE_WEIGHT = 1 << 16
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, the same numbers to rounding."""
+    """`nn.Linear`, with the same results up to rounding."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        pieces = self._pieces(x)
+    def forward(self, input: Tensor) -> Tensor:
+        pieces = self._pieces(input)
         if pieces == 1:
-            return F.linear(x, self.weight, self.bias)
-        rows = x.reshape(-1, self.in_features)
+            return F.linear(input, self.weight, self.bias)
+        rows = input.reshape(-1, self.in_features)
         rows = rows.expand(pieces, *rows.shape)
         cut = self.weight.view(pieces, -1, self.in_features).transpose(1, 2)  # [pieces, in, out / pieces]
         if self.bias is None:
             out = torch.bmm(rows, cut)
         else:
             out = torch.baddbmm(self.bias.view(pieces, 1, -1), rows, cut)
-        return out.transpose(0, 1).reshape(*x.shape[:-1], self.out_features)
+        return out.transpose(0, 1).reshape(*input.shape[:-1], self.out_features)
 
     def _pieces(self, x: Tensor) -> int:
-        """One a thread, where that pays; 1 where it does not, or cannot be told."""
+        """The number of pieces: one per thread where that is faster, otherwise 1."""
         if torch.is_grad_enabled() or not 0 < x.numel() <= FEW_ROWS * self.in_features:
             return 1
         weight = self.weight

@@ -1,4 +1,4 @@
-"""What GPT, BERT and T5 share beside the block: their folders, their size, how their weights start.
+"""The base class of GPT, BERT and T5: checkpoints, the number of parameters, and initialization.
 
 >>> from rearview.models import GPT, GPTConfig
 >>> GPT(GPTConfig(vocab_size=65, context=8, layers=1, heads=2, width=8)).num_parameters()
@@ -15,30 +15,33 @@ from torch import nn
 
 
 class Model(nn.Module):
-    """A model that reads and writes Hugging Face's folders."""
+    """A model that is read from and written to Hugging Face folders."""
 
     @classmethod
     def from_pretrained(
         cls, folder: str | os.PathLike[str], *, dtype: torch.dtype | None = None, device: str | None = None
     ) -> Self:
-        """A model from a folder with config.json and safetensors, of Hugging Face's class or saved here."""
+        """Load a model from a folder that transformers or `save_pretrained` has written."""
         from rearview.models.checkpoint import load
 
         return load(folder, cls, dtype=dtype, device=device)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write config.json and model.safetensors, which transformers reads; a GPT that is no GPT-2 says so there."""
+        """Write config.json and model.safetensors.
+
+        transformers can read them, unless the model is a GPT with options that GPT-2 does not have.
+        """
         from rearview.models.checkpoint import save
 
         save(self, folder)
 
     def num_parameters(self) -> int:
-        """Trained numbers; tied ones count once, positions are counted."""
+        """The number of parameters, position embeddings included; a tied weight counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def start_small(module: nn.Module) -> None:
-    """The start of GPT-2 and BERT: small normals, no bias."""
+def initialize(module: nn.Module) -> None:
+    """Initialize a module as in GPT-2 and BERT: normal weights with standard deviation 0.02, and zero biases."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

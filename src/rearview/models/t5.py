@@ -1,4 +1,4 @@
-"""T5: an encoder where everyone hears everyone, and a decoder that looks back, and at the encoder.
+"""T5: an encoder with full attention, and a decoder that hears its own past and the encoder.
 
 >>> import torch
 >>> from rearview.models import T5, T5Config
@@ -16,25 +16,26 @@ from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache
 from rearview.masks import Mask, causal, full
-from rearview.models.block import Block, Blocks, BlockShape
-from rearview.models.check import check_share, check_sizes, embed
+from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
 from rearview.models.model import Model
-from rearview.models.relative import RelativeBias
-from rearview.models.run import join, run_block
+from rearview.models.positions import RelativeBias
+from rearview.models.validation import check_divides, check_sizes, embed
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """The shape of a T5: by default that of v1.1 (gated GELU, a head of its own).
+    """The sizes and options of a T5, by default those of v1.1 (gated GELU, a head that is not tied).
 
     v1.0 is `gated=False, activation="relu", tied=True, scaled=True`.
 
     Args:
-        tied: is the head the embedding? `scaled`: is what meets it divided by sqrt(width)?
-        layers, decoder_layers: blocks of the encoder and of the decoder, as many unless given.
-        head_dim: features of a head, width / heads unless given.
-        buckets, furthest: of the relative positions.
-        start_id: what the decoder starts from; `end_id`: what ends an answer.
+        layers, decoder_layers: number of blocks of the encoder and of the decoder; the same by default.
+        head_dim: number of features per head, by default width / heads.
+        tied: whether the head shares the weight of the embedding.
+        scaled: whether the input of the head is divided by sqrt(width).
+        buckets, furthest: number of buckets and largest distance of the relative positions.
+        start_id: the token that the decoder starts from.
+        end_id: the token that ends an answer.
     """
 
     vocab_size: int
@@ -69,7 +70,7 @@ class T5Config:
         )
         check_sizes(self, *sizes)
         if self.head_dim is None:
-            check_share(self, width="heads")
+            check_divides(self, width="heads")
 
     @property
     def block(self) -> BlockShape:
@@ -83,22 +84,22 @@ class T5Config:
             bias=False,
             norm=nn.RMSNorm,
             norm_eps=self.norm_eps,
-            # The scale is in the weights: T5 starts them small enough.
+            # T5 does not scale its scores; its initialization makes up for it.
             scale=1.0,
             dropout=self.dropout,
         )
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What the decoder hears of the encoder: K and V for each of its layers, and who of it may be heard."""
+class EncoderMemory:
+    """What the decoder needs of the encoder: keys and values for each of its layers, and the mask of the prompt."""
 
     keys_values: list[tuple[Tensor, Tensor]]
     mask: Mask
 
 
 class Stack(nn.Module):
-    """The encoder or the decoder: blocks with one table of relative positions, and a last norm."""
+    """The encoder or the decoder: blocks that share one table of relative positions, and a final norm."""
 
     gradient_checkpointing = False
 
@@ -117,18 +118,18 @@ class Stack(nn.Module):
         *,
         mask: Mask | None,
         cache: list[KeyValueCache] | None = None,
-        memory: Memory | None = None,
+        memory: EncoderMemory | None = None,
     ) -> Tensor:
         held = len(cache[0]) if cache else 0
         bias = self.relative(x.shape[1], held + x.shape[1])
-        (joined,) = join((causal() if self.decoder else full(),), mask, cache)
+        (narrowed,) = narrowed_masks((causal() if self.decoder else full(),), mask, cache)
         x = self.dropout(x)
         for n, block in enumerate(self.blocks):
             x = run_block(
-                self,
                 block,
                 x,
-                mask=joined,
+                recompute=self.gradient_checkpointing,
+                mask=narrowed,
                 bias=bias,
                 cache=cache[n] if cache else None,
                 memory=memory.keys_values[n] if memory else None,
@@ -138,7 +139,7 @@ class Stack(nn.Module):
 
 
 class T5(Model):
-    """Tokens [batch, time] and decoder tokens [batch, time] -> logits of the decoder's next token."""
+    """Tokens and decoder tokens, each [batch, time] -> logits of the next decoder token."""
 
     config: T5Config
 
@@ -151,7 +152,7 @@ class T5(Model):
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         if config.tied:
             self.head.weight = self.tokens.weight
-        self._start()
+        self._initialize()
 
     def forward(
         self,
@@ -161,39 +162,41 @@ class T5(Model):
         mask: Mask | None = None,
         decoder_mask: Mask | None = None,
     ) -> Tensor:
-        """The logits. `mask` says who of `tokens` may be heard (`padding(...)`), by the encoder and by the decoder.
+        """Compute the logits.
 
-        `decoder_mask` narrows the decoder's looking back.
+        Args:
+            mask: which of `tokens` may be heard, by the encoder and by the decoder, such as `padding(...)`.
+            decoder_mask: narrows the causal mask of the decoder.
         """
         return self.decode(decoder_tokens, self.encode(tokens, mask=mask), mask=decoder_mask)
 
-    def encode(self, tokens: Tensor, *, mask: Mask | None = None) -> Memory:
-        """What a decoder needs of `tokens`: made once, heard at every step."""
+    def encode(self, tokens: Tensor, *, mask: Mask | None = None) -> EncoderMemory:
+        """Run the encoder, once for all steps of the decoder."""
         encoded = self.encoder(embed(self.tokens, tokens), mask=mask)
-        keys_values = [block.cross.remember(encoded) for block in self.decoder.blocks if block.cross is not None]
-        return Memory(keys_values, full() if mask is None else mask)
+        keys_values = [block.cross.keys_values(encoded) for block in self.decoder.blocks if block.cross is not None]
+        return EncoderMemory(keys_values, full() if mask is None else mask)
 
     def decode(
         self,
         tokens: Tensor,
-        memory: Memory,
+        memory: EncoderMemory,
         *,
         mask: Mask | None = None,
         cache: list[KeyValueCache] | None = None,
         last_only: bool = False,
     ) -> Tensor:
-        """The logits of the decoder; with a `cache`, `tokens` continue what it holds."""
+        """The logits of the decoder. With a `cache`, `tokens` continue what it holds."""
         x = self.decoder(embed(self.tokens, tokens, "decoder_tokens"), mask=mask, cache=cache, memory=memory)
         x = x[:, -1:] if last_only else x
         return self.head(x * self.config.width**-0.5 if self.config.scaled else x)
 
     def new_cache(self, batch: int, max_len: int) -> list[KeyValueCache]:
-        """Empty caches, one for each layer of the decoder."""
+        """Empty caches, one per layer of the decoder."""
         return [block.attention.new_cache(batch, max_len) for block in self.decoder.blocks]
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """Keep no activations inside the blocks, and compute them again in backward?"""
+        """Whether the activations inside the blocks are recomputed in the backward pass instead of stored."""
         return self.encoder.gradient_checkpointing
 
     @gradient_checkpointing.setter
@@ -201,8 +204,9 @@ class T5(Model):
         self.encoder.gradient_checkpointing = self.decoder.gradient_checkpointing = on
 
     @torch.no_grad()
-    def _start(self) -> None:
-        # T5's start: the usual 1 / sqrt(features in), and queries smaller by sqrt(head_dim), as no scale divides them.
+    def _initialize(self) -> None:
+        # As in T5: standard deviation 1 / sqrt(inputs), and queries smaller by sqrt(head_dim), since scores are not
+        # scaled.
         config = self.config
         nn.init.normal_(self.tokens.weight, std=1.0 if config.tied else config.width**-0.5)
         if not config.tied:

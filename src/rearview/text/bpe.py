@@ -1,4 +1,4 @@
-"""Pieces of words, learned from the text itself: byte-level byte-pair encoding, trained in seconds.
+"""Byte-level byte-pair encoding: subwords learned from the text itself, in seconds.
 
 >>> from rearview.text import BPETokenizer
 >>> tokenizer = BPETokenizer.train(["low lower lowest " * 9], vocab_size=262)
@@ -18,23 +18,23 @@ from rearview.text.specials import END, Specials
 
 
 class BPETokenizer(HubTokenizer):
-    """Trained here; saved as a standard tokenizer.json."""
+    """A byte-level BPE tokenizer that is trained here and saved as a standard tokenizer.json."""
 
     kind = "pieces"
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int = 2048, specials: Sequence[str] = (END,)) -> BPETokenizer:
-        """Merge the most frequent pairs until there are `vocab_size` tokens (or nothing is left to merge).
+        """Merge the most frequent pairs until there are `vocab_size` tokens, or no pair is left to merge.
 
-        The vocabulary is 256 bytes, the merges, then the special tokens.
+        The vocabulary is the 256 bytes, then the merges, then the special tokens.
         """
         library = tokenizers_library()
         least = 256 + len(specials)
         if isinstance(vocab_size, bool) or not isinstance(vocab_size, int) or vocab_size < least:
             raise BadArgument(
                 "vocab_size",
-                expected=f"an integer of at least {least}: bytes and special tokens",
-                came=repr(vocab_size),
+                expected=f"an integer of at least {least}, for the bytes and the special tokens",
+                got=repr(vocab_size),
             )
         names = Specials(specials, start=0).names
         inner = library.Tokenizer(library.models.BPE())
@@ -46,6 +46,6 @@ class BPETokenizer(HubTokenizer):
             show_progress=False,
         )
         inner.train_from_iterator([texts] if isinstance(texts, str) else texts, trainer)
-        # Added afterwards, they stand at the end of the vocabulary.
+        # Adding them after the training puts them at the end of the vocabulary.
         inner.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
         return cls(inner)

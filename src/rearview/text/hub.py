@@ -1,4 +1,4 @@
-"""Any tokenizer.json, as Hugging Face folders carry it, through the `tokenizers` library.
+"""Tokenizers of Hugging Face folders: any tokenizer.json, read with the `tokenizers` library.
 
 >>> import tempfile
 >>> from rearview.text import BPETokenizer, HubTokenizer
@@ -14,25 +14,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rearview.errors import BadArgument, BadFile, MissingExtra
-from rearview.text.bytelevel import bytes_of
 from rearview.text.specials import END, MASK, PAD, sentinels
 
 if TYPE_CHECKING:
     import tokenizers
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
-# What the special tokens are called, where no file says it.
+# Names of the special tokens, tried in order where tokenizer_config.json gives none.
 ENDS = (END, "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", "[SEP]")
 MASKS = (MASK, "[MASK]")
 PADS = (PAD, "[PAD]")
 
 
 class HubTokenizer:
-    """A `tokenizers.Tokenizer`, and which of its special tokens end, hide and pad; looked up by name unless given."""
+    """A `tokenizers.Tokenizer` with its end, mask and pad tokens, which are found by their usual names unless given."""
 
     kind = "pieces"
 
@@ -40,7 +41,7 @@ class HubTokenizer:
         self, inner: tokenizers.Tokenizer, *, end: str | None = None, mask: str | None = None, pad: str | None = None
     ):
         self.inner = inner
-        # Only text is asked for: no cutting or padding that a file may have been saved with.
+        # A file may have been saved with truncation or padding switched on.
         inner.no_truncation()
         inner.no_padding()
         self.names = {
@@ -49,11 +50,11 @@ class HubTokenizer:
             "pad_token": _known(inner, (pad,) if pad else PADS),
         }
         vocab = inner.get_vocab(with_added_tokens=True)
-        # Ids may have holes; a model's rows must reach the last.
+        # Ids may have gaps; the embedding of a model must reach the last id.
         self.vocab_size = max(vocab.values(), default=-1) + 1
         self.sentinel_ids = sentinels(vocab)
         self._special = {id for id, token in inner.get_added_tokens_decoder().items() if token.special}
-        self._bytewise = _is_bytelevel(inner)
+        self._is_byte_level = _has_byte_level_decoder(inner)
 
     @property
     def end_id(self) -> int | None:
@@ -68,24 +69,27 @@ class HubTokenizer:
         return self._id("pad_token")
 
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
-        """The ids. `specials`: names such as [MASK] are read as these tokens, and what the file puts around a text
-        ([CLS] and [SEP], say) is added."""
+        """The ids of a text.
+
+        With `specials`, names such as [MASK] in the text become special tokens, and the tokens that the file puts
+        around a text, such as [CLS] and [SEP], are added.
+        """
         if not isinstance(text, str):
-            raise BadArgument("text", expected="a string", came=type(text).__name__)
+            raise BadArgument("text", expected="a string", got=type(text).__name__)
         self.inner.encode_special_tokens = not specials
         try:
             return self.inner.encode(text, add_special_tokens=specials).ids
         except (UnicodeEncodeError, TypeError) as error:
-            raise BadArgument("text", expected="text that UTF-8 can write", came=str(error)) from error
+            raise BadArgument("text", expected="text that UTF-8 can encode", got=str(error)) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         wrong = next((id for id in ids if not 0 <= id < self.vocab_size), None)
         if wrong is not None:
-            raise BadArgument("ids", expected=f"ids from 0 to {self.vocab_size - 1}", came=wrong)
+            raise BadArgument("ids", expected=f"ids from 0 to {self.vocab_size - 1}", got=wrong)
         return self.inner.decode(list(ids), skip_special_tokens=True)
 
     def token_bytes(self, id: int) -> bytes | None:
-        if not self._bytewise:
+        if not self._is_byte_level:
             return None
         token = self.inner.id_to_token(id)
         return b"" if token is None or id in self._special else bytes_of(token)
@@ -98,31 +102,31 @@ class HubTokenizer:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> HubTokenizer:
-        """From a folder with tokenizer.json; tokenizer_config.json, if there, names the special tokens."""
+        """Read tokenizer.json from a folder; tokenizer_config.json, if present, names the special tokens."""
         library = tokenizers_library()
         path = Path(folder, FILE)
         try:
             inner = library.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise BadFile(path, "is not there.") from None
+            raise BadFile(path, "does not exist.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise BadFile(path, f"cannot be read: {error}.") from error
         except Exception as error:  # The library raises Exception itself.
-            raise BadFile(path, f"is not a tokenizer that the tokenizers library reads: {error}.") from error
-        said = _said(Path(folder, CONFIG))
-        return cls(inner, end=said.get("eos_token"), mask=said.get("mask_token"), pad=said.get("pad_token"))
+            raise BadFile(path, f"is not a tokenizer that the tokenizers library can read: {error}.") from error
+        names = _token_names(Path(folder, CONFIG))
+        return cls(inner, end=names.get("eos_token"), mask=names.get("mask_token"), pad=names.get("pad_token"))
 
     def _id(self, role: str) -> int | None:
         name = self.names[role]
         return None if name is None else self.inner.token_to_id(name)
 
 
-def tokenizers_library() -> Any:
-    """The `tokenizers` module."""
+def tokenizers_library() -> ModuleType:
+    """The `tokenizers` module, which is imported when it is first needed."""
     try:
         import tokenizers
     except ImportError as error:
-        raise MissingExtra("tokenizers", extra="models", needed_for="A tokenizer of word pieces") from error
+        raise MissingExtra("tokenizers", extra="models", needed_for="A subword tokenizer") from error
     return tokenizers
 
 
@@ -130,20 +134,46 @@ def _known(inner: tokenizers.Tokenizer, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if inner.token_to_id(name) is not None), None)
 
 
-def _said(path: Path) -> dict[str, str]:
+def _token_names(path: Path) -> dict[str, str]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise BadFile(path, f"is not JSON that can be read: {error}.") from error
+        raise BadFile(path, f"cannot be read as JSON: {error}.") from error
     if not isinstance(config, dict):
         raise BadFile(path, "is not a JSON object.")
-    # A token is its text, or an object that has it.
+    # A token is given by its text, or by an object that has its text as "content".
     contents = {key: value.get("content") if isinstance(value, dict) else value for key, value in config.items()}
     return {key: value for key, value in contents.items() if isinstance(value, str)}
 
 
-def _is_bytelevel(inner: tokenizers.Tokenizer) -> bool:
+def _has_byte_level_decoder(inner: tokenizers.Tokenizer) -> bool:
     decoder = json.loads(inner.to_str()).get("decoder") or {}
     return decoder.get("type") == "ByteLevel"
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for, as in GPT-2.
+
+    Printable bytes are written as themselves, the others as characters from U+0100 on.
+
+    >>> byte_alphabet()["a"], byte_alphabet()["Ġ"]
+    (97, 32)
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+def bytes_of(token: str) -> bytes:
+    """The bytes of a token of a byte-level vocabulary; a token outside its alphabet is plain text.
+
+    >>> bytes_of("Ġlove")
+    b' love'
+    """
+    alphabet = byte_alphabet()
+    if any(character not in alphabet for character in token):
+        return token.encode("utf-8")
+    return bytes(alphabet[character] for character in token)

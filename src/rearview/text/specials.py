@@ -1,12 +1,12 @@
-"""Tokens that stand for no text: the end of a document, a hidden token, padding, hidden spans.
+"""Special tokens, which have no text: the end of a document, a masked token, padding, masked spans.
 
-They follow the ordinary tokens, so that a vocabulary grows at its end:
+Their ids follow those of the ordinary tokens:
 
 >>> from rearview.text.specials import END, MASK, Specials
 >>> names = Specials((END, MASK), start=256)
 >>> names.end_id, names.mask_id, names.pad_id
 (256, 257, None)
->>> names.cut("a<mask>b")
+>>> names.split("a<mask>b")
 ['a', 257, 'b']
 """
 
@@ -21,7 +21,7 @@ END, MASK, PAD = "<end>", "<mask>", "<pad>"
 
 
 def sentinel(number: int) -> str:
-    """The name of the token that stands for the n-th hidden span, as T5 writes it.
+    """The name of the token that stands for a masked span, as T5 spells it; spans are numbered from 0.
 
     >>> sentinel(0)
     '<extra_id_0>'
@@ -30,17 +30,17 @@ def sentinel(number: int) -> str:
 
 
 class Specials:
-    """Names and their ids, from `start` on."""
+    """The names of the special tokens, and their ids from `start` on."""
 
     def __init__(self, names: Sequence[str], *, start: int):
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise BadArgument("specials", expected=f'names such as ("{END}", "{MASK}")', came=repr(names))
+            raise BadArgument("specials", expected=f'names such as ("{END}", "{MASK}")', got=repr(names))
         if len(set(names)) < len(names):
-            raise BadArgument("specials", expected="each name once", came=repr(tuple(names)))
+            raise BadArgument("specials", expected="distinct names", got=repr(tuple(names)))
         self.names = tuple(names)
         self.start = start
         self.ids = {name: start + n for n, name in enumerate(self.names)}
-        # The longest name first: one may begin with another.
+        # The longest name first: one name may be the beginning of another.
         self._pattern = re.compile("|".join(re.escape(name) for name in sorted(self.names, key=len, reverse=True)))
 
     @property
@@ -59,8 +59,8 @@ class Specials:
     def sentinel_ids(self) -> tuple[int, ...]:
         return sentinels(self.ids)
 
-    def cut(self, text: str) -> list[str | int]:
-        """The text in pieces: ordinary text, and ids where it names a special token."""
+    def split(self, text: str) -> list[str | int]:
+        """The text split at the names of special tokens, with their ids in place of the names."""
         if not self.names:
             return [text] if text else []
         parts: list[str | int] = []
@@ -72,7 +72,7 @@ class Specials:
 
 
 def sentinels(ids: dict[str, int]) -> tuple[int, ...]:
-    """The ids of <extra_id_0>, <extra_id_1> ... as far as there are any.
+    """The ids of <extra_id_0>, <extra_id_1>, ... up to the first that is missing.
 
     >>> sentinels({"<extra_id_0>": 99, "<extra_id_1>": 98, "<pad>": 0})
     (99, 98)

@@ -1,4 +1,4 @@
-"""Text as its tokens arrive, never half a character.
+"""Incremental decoding: text as its tokens arrive, only whole characters.
 
 >>> from rearview.text import ByteTokenizer, TextStream
 >>> stream = TextStream(ByteTokenizer())
@@ -12,46 +12,46 @@ import codecs
 
 from rearview.text.tokenizer import Tokenizer
 
-# A character has at most four bytes: what is longer unfinished will never be one.
+# UTF-8 encodes a character in at most four bytes: more tokens than that cannot be one unfinished character.
 LONGEST_CHARACTER = 4
 
 
 class TextStream:
-    """Feed ids one by one; the pieces joined, `flush` last, are the text of all of them."""
+    """Decodes ids one by one. The results of `feed`, and of `flush` at the end, join to the whole text."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # Where tokens are not bytes: the ids whose text is out already, kept for the spaces between tokens, and those
-        # that wait.
+        # For tokens that are not bytes: the latest ids whose text has been returned, which decide about spaces before
+        # the next token, and the ids whose text is incomplete.
         self._before: list[int] = []
-        self._waiting: list[int] = []
+        self._pending: list[int] = []
 
     def feed(self, id: int) -> str:
-        """The text that is certain now; may be empty."""
+        """The text that this token completes, which may be empty."""
         piece = self.tokenizer.token_bytes(id)
         if piece is not None:
             return self._utf8.decode(piece)
-        self._waiting.append(id)
-        text = self._waiting_text()
-        # The mark of an unfinished character, where tokens can be single bytes.
-        if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._waiting) < LONGEST_CHARACTER:
+        self._pending.append(id)
+        text = self._pending_text()
+        # Tokens may be single bytes, and then an unfinished character decodes to this mark.
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._pending) < LONGEST_CHARACTER:
             return ""
         return self._advance(text)
 
     def flush(self) -> str:
-        """What was held back: an unfinished character becomes U+FFFD. The stream starts anew."""
-        rest = self._utf8.decode(b"", final=True) + self._advance(self._waiting_text())
+        """The remaining text, with U+FFFD for an unfinished character. The stream is then as new."""
+        rest = self._utf8.decode(b"", final=True) + self._advance(self._pending_text())
         self._before = []
         self._utf8.reset()
         return rest
 
-    def _waiting_text(self) -> str:
-        if not self._waiting:
+    def _pending_text(self) -> str:
+        if not self._pending:
             return ""
-        return self.tokenizer.decode(self._before + self._waiting)[len(self.tokenizer.decode(self._before)) :]
+        return self.tokenizer.decode(self._before + self._pending)[len(self.tokenizer.decode(self._before)) :]
 
     def _advance(self, text: str) -> str:
-        if text or not self._waiting:
-            self._before, self._waiting = self._waiting, []
+        if text or not self._pending:
+            self._before, self._pending = self._pending, []
         return text

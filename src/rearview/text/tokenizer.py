@@ -1,8 +1,10 @@
-"""What every tokenizer can do.
+"""The interface of every tokenizer, and readable labels for tokens.
 
->>> from rearview.text import ByteTokenizer, Tokenizer
+>>> from rearview.text import ByteTokenizer, Tokenizer, token_labels
 >>> isinstance(ByteTokenizer(), Tokenizer)
 True
+>>> token_labels(ByteTokenizer(), [72, 105, 32, 10, 195, 256])
+['H', 'i', '␣', '⏎', '\\\\xc3', '<256>']
 """
 
 from __future__ import annotations
@@ -11,18 +13,21 @@ import os
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to ids from 0 to `vocab_size - 1`, and back.
+    """Converts text to ids from 0 to `vocab_size - 1`, and back.
 
-    Special tokens stand for no text: `end_id` ends a document, and starts a text without a beginning; `mask_id` stands
-    for a hidden token, `pad_id` for none, `sentinel_ids` for hidden spans. What a tokenizer lacks is None, or empty.
+    Special tokens have no text: `end_id` ends a document (and starts a text that has no prompt), `mask_id` stands for a
+    hidden token, `pad_id` for padding, `sentinel_ids` for hidden spans. A token that the tokenizer does not have is
+    None, and `sentinel_ids` is empty.
     """
 
     @property
     def kind(self) -> str:
-        """What the tokens are, in a word."""
+        """The kind of its tokens: "bytes", "characters" or "pieces"."""
         ...
 
     @property
@@ -41,17 +46,45 @@ class Tokenizer(Protocol):
     def sentinel_ids(self) -> tuple[int, ...]: ...
 
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
-        """The ids of a text. `specials`: names of special tokens in the text are read as these tokens."""
+        """The ids of a text. With `specials`, names of special tokens in the text become these tokens."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens have none."""
+        """The text of the ids, without special tokens."""
         ...
 
     def token_bytes(self, id: int) -> bytes | None:
-        """The bytes that a token adds to the text, or None where a token alone does not tell."""
+        """The bytes that a token adds to the text, or None if they depend on the tokens around it."""
         ...
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write what `load_tokenizer(folder)` reads."""
+        """Write the files that `load_tokenizer(folder)` reads."""
         ...
+
+
+def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """A label per token: its text, with whitespace and incomplete characters made visible."""
+    return [_label(tokenizer, id) for id in ids]
+
+
+def first_difference(one: Tokenizer, other: Tokenizer) -> int | None:
+    """The first id that does not mean the same to both tokenizers, or None if they have the same vocabulary.
+
+    >>> from rearview.text import CharTokenizer
+    >>> first_difference(CharTokenizer("abc"), CharTokenizer("abd"))
+    2
+    """
+    shared = range(min(one.vocab_size, other.vocab_size))
+    differs = (id for id in shared if _meaning(one, id) != _meaning(other, id))
+    return next(differs, None if one.vocab_size == other.vocab_size else len(shared))
+
+
+def _meaning(tokenizer: Tokenizer, id: int) -> tuple[bytes | str, bool]:
+    data = tokenizer.token_bytes(id)
+    return tokenizer.decode([id]) if data is None else data, id == tokenizer.end_id
+
+
+def _label(tokenizer: Tokenizer, id: int) -> str:
+    data = tokenizer.token_bytes(id)
+    text = tokenizer.decode([id]) if data is None else data.decode("utf-8", errors="backslashreplace")
+    return text.translate(VISIBLE) or f"<{id}>"

@@ -1,22 +1,34 @@
-"""Text to tokens to a loop to checkpoints: training, as an iterator of what happens."""
+"""Training: text to tokens, batches, a loop that yields events, and checkpoints; see README.md."""
 
 from rearview.training.batches import Batch, Batches
-from rearview.training.checkpoint import NotSaved, best, checkpoints, model_folder, newest, read_checkpoint
+from rearview.training.checkpoint import (
+    Checkpoint,
+    NotSaved,
+    best,
+    checkpoints,
+    model_folder,
+    newest,
+    read_checkpoint,
+)
 from rearview.training.config import TrainConfig
 from rearview.training.corpus import Corpus
 from rearview.training.data import TextData
-from rearview.training.evaluate import Evaluation, evaluate
-from rearview.training.events import Event, Finished, Sample, Saved, Started, Step, Stopped, Validation
-from rearview.training.loop import train
+from rearview.training.evaluation import Evaluation, evaluate
+from rearview.training.events import Event, Finished, Sample, Saved, Started, Stopped, TrainingStep, Validation
+from rearview.training.lock import FolderInUse
+from rearview.training.loop import Diverged, train
 from rearview.training.metrics import read_metrics
 from rearview.training.objectives import HiddenSpans, MaskedTokens, NextToken, Objective, objective_of, specials_for
-from rearview.training.pending import Diverged
+from rearview.training.run import Run
+from rearview.training.run_config import RunConfig
 from rearview.training.samples import sample
 from rearview.training.sources import Document, read_texts
 
 __all__ = [
     "train",
     "TrainConfig",
+    "Run",
+    "RunConfig",
     "TextData",
     "read_texts",
     "Document",
@@ -25,7 +37,7 @@ __all__ = [
     "Batches",
     "Event",
     "Started",
-    "Step",
+    "TrainingStep",
     "Validation",
     "Sample",
     "Saved",
@@ -40,6 +52,7 @@ __all__ = [
     "evaluate",
     "Evaluation",
     "sample",
+    "Checkpoint",
     "checkpoints",
     "newest",
     "best",
@@ -47,5 +60,6 @@ __all__ = [
     "read_checkpoint",
     "read_metrics",
     "Diverged",
+    "FolderInUse",
     "NotSaved",
 ]

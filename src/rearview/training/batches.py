@@ -1,7 +1,7 @@
 """The batch of a step: a pure function of the corpus, the seed and the step.
 
-An epoch is all windows of the text, side by side from a random offset, in random order. Nothing is drawn from a state
-that would have to be saved: a run goes on from any step.
+An epoch is all windows of the text, adjacent from a random offset, in random order. There is no random state that would
+have to be saved, so a run can continue from any step.
 
 >>> from rearview.text import ByteTokenizer
 >>> corpus = Corpus.of(["to be or not to be"], ByteTokenizer())
@@ -26,10 +26,10 @@ from rearview.training.randomness import generator_of, seed_of
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of text, and for each token the next one.
+    """Rows of tokens, and the next token of each.
 
-    A row that holds several documents has their number at each token in `ids`; they then may not hear each other, and
-    each counts its positions from 0. Where no row does, both are None.
+    Where a row holds several documents, `ids` numbers them, one number per token, and `positions` counts from 0 in each
+    document; documents may not hear each other. If no row does, both are None.
     """
 
     tokens: Tensor
@@ -39,10 +39,11 @@ class Batch:
 
     @property
     def mask(self) -> Mask | None:
-        """Who may be heard, if that is not everybody."""
+        """The mask between documents; None if every row is one document."""
         return None if self.ids is None else documents(self.ids)
 
     def to(self, device: torch.device) -> Batch:
+        """The batch on a device."""
         if device.type == "cpu":
             return self
         moved = {name: None if x is None else x.to(device, non_blocking=True) for name, x in vars(self).items()}
@@ -50,13 +51,13 @@ class Batch:
 
 
 class Batches:
-    """`batches[n]` is the n-th batch of a run, without end."""
+    """`batches[n]` is the n-th batch of a run; there is no last one."""
 
     def __init__(self, corpus: Corpus, *, context: int, batch: int, seed: int):
-        assert len(corpus) > context, "TextData.check_context says it to the user"
+        assert len(corpus) > context, "TextData.check_context tells the user"
         self.corpus, self.context, self.batch, self.seed = corpus, context, batch, seed
         self._rows = Rows(corpus, context)
-        # One window fewer than fit: the offset then moves over at least a whole context.
+        # One window fewer than fit, so that the offset varies over at least a whole context.
         self.windows = max(1, (len(corpus) - 1) // context - 1)
         self._epochs: dict[int, Tensor] = {}
 
@@ -68,13 +69,13 @@ class Batches:
         return self._rows.at(order[begin : begin + self.batch])
 
     def _order(self, epoch: int) -> Tensor:
-        """Where the windows of an epoch begin."""
+        """The first positions of the windows of an epoch."""
         if epoch not in self._epochs:
             generator = generator_of(self.seed, "epoch", epoch)
             slack = len(self.corpus) - 1 - self.windows * self.context
             offset = seed_of(self.seed, "offset", epoch) % (slack + 1)
             order = torch.randperm(self.windows, generator=generator) * self.context + offset
-            # A batch needs this epoch and perhaps the next; a tiny text has many in one batch.
+            # A batch needs this epoch and perhaps the next; of a tiny text it needs many.
             if len(self._epochs) > 1 + self.batch:
                 self._epochs.pop(min(self._epochs))
             self._epochs[epoch] = order
@@ -88,20 +89,20 @@ class Rows:
         self.corpus = corpus
         self._steps = torch.arange(context + 1)
         self._is_start = None
-        # A text that is one document has no boundaries to look for.
+        # A text that is one document has no boundaries to find.
         if len(corpus.starts) > 1:
             self._is_start = torch.zeros(len(corpus), dtype=torch.bool)
             self._is_start[corpus.starts] = True
 
     def at(self, begins: Tensor) -> Batch:
-        """The rows that begin at these places."""
+        """The rows that begin at these positions."""
         places = begins.unsqueeze(1) + self._steps  # [batch, context + 1]
         tokens = self.corpus.tokens[places].long()
         batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         if self._is_start is None:
             return batch
         starts = self._is_start[places[:, :-1]]
-        # The first token starts what the row holds of its document, wherever that began.
+        # A row that begins within a document holds its rest as one document.
         starts[:, 0] = False
         if not bool(starts.any()):
             return batch
@@ -111,7 +112,7 @@ class Rows:
 
 
 def in_order(corpus: Corpus, *, context: int, batch: int, most_tokens: int) -> Iterator[Batch]:
-    """The whole corpus once, or as much of it as `most_tokens`, evenly spread: what is measured on stays the same.
+    """The whole corpus once, or `most_tokens` of it, evenly spread: the same text every time.
 
     >>> from rearview.text import ByteTokenizer
     >>> corpus = Corpus.of(["to be or not to be"], ByteTokenizer())

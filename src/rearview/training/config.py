@@ -1,4 +1,4 @@
-"""How a model is trained.
+"""The settings of training.
 
 >>> TrainConfig(steps=0)
 Traceback (most recent call last):
@@ -7,35 +7,48 @@ rearview.errors.BadArgument: steps: expected an integer of at least 1, got 0.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Self, TypeVar, cast
 
 from rearview.errors import BadArgument
 from rearview.masks.frame import whole_number
 from rearview.training.precision import Precision
 
+Value = TypeVar("Value")
 
-@dataclass(frozen=True)
+# Metadata of the fields that may differ when a run is resumed: they change no number, or are meant to.
+CHANGEABLE = "may change on resume"
+
+
+def changeable(default: Value) -> Value:
+    """A field of a config that may change when a run is resumed."""
+    return cast(Value, field(default=default, metadata={CHANGEABLE: True}))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Sizes, rates and habits of a run.
+    """The settings of training: sizes, rates and intervals.
 
     Args:
-        steps: how often the weights are moved.
-        context: tokens in a row; the model's own context unless given. A T5 has none of its own.
-        batch, accumulate: rows in a batch, batches in a step.
-        lr, warmup, floor: the highest learning rate, the steps until it, and the share of it at the end.
-        weight_decay, beta1, beta2, clip: of AdamW; `clip` is the largest norm of gradients, 0 for any.
-        seed: of the batches and of whatever else is drawn.
-        precision: of products: "auto" is bfloat16 where the hardware multiplies it.
-        compile: compile the model with torch.compile?
-        checkpointing: keep no activations, compute them again in backward?
-        log_every: steps between two reports of losses; those of all steps are reported.
-        eval_every, eval_tokens: steps between two validations, and the most tokens that one reads.
+        steps: the number of optimizer steps.
+        context: the number of tokens per row; by default the context of the model. A T5 has none of its own.
+        batch, accumulate: the rows per batch, and the batches per step.
+        lr, warmup, floor: the peak of the learning rate, the steps until it is reached, and the fraction of it at the
+            last step.
+        weight_decay, beta1, beta2: the parameters of AdamW.
+        clip: the largest norm of the gradients; 0 for no clipping.
+        seed: the seed of the batches and of all random numbers.
+        precision: the dtype of matrix products; "auto" is bfloat16 where the hardware supports it.
+        compile: whether to compile the model with torch.compile.
+        checkpointing: whether to recompute activations in the backward pass instead of keeping them.
+        log_every: the number of steps between two reports; a report has the loss of every step.
+        eval_every, eval_tokens: the steps between two validations, and the most tokens that one reads.
         sample_every, sample_tokens, sample_prompt: the same for samples of text; 0 for none.
-        save_every: steps between two checkpoints. The last step is always validated and saved.
+        save_every: the steps between two checkpoints. The last step is always validated and saved.
     """
 
-    steps: int = 2000
+    steps: int = changeable(2000)
     context: int | None = None
     batch: int = 12
     accumulate: int = 1
@@ -50,13 +63,13 @@ class TrainConfig:
     precision: Precision = "auto"
     compile: bool = False
     checkpointing: bool = False
-    log_every: int = 10
-    eval_every: int = 250
-    eval_tokens: int = 65536
-    sample_every: int = 500
-    sample_tokens: int = 200
-    sample_prompt: str = ""
-    save_every: int = 250
+    log_every: int = changeable(10)
+    eval_every: int = changeable(250)
+    eval_tokens: int = changeable(65536)
+    sample_every: int = changeable(500)
+    sample_tokens: int = changeable(200)
+    sample_prompt: str = changeable("")
+    save_every: int = changeable(250)
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "log_every", "eval_tokens", "sample_tokens"):
@@ -65,36 +78,45 @@ class TrainConfig:
             whole_number(self.context, "context", at_least=1)
         for name in ("warmup", "seed", "eval_every", "sample_every", "save_every"):
             whole_number(getattr(self, name), name, at_least=0)
-        for name, most in (
-            ("lr", None),
-            ("floor", 1),
-            ("weight_decay", None),
-            ("beta1", 1),
-            ("beta2", 1),
-            ("clip", None),
-        ):
+        for name in ("lr", "floor", "weight_decay", "beta1", "beta2", "clip"):
+            most = 1 if name in ("floor", "beta1", "beta2") else None
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not (0 <= value < float("inf")) or (most is not None and value > most):
                 expected = "a number of at least 0" if most is None else f"a number from 0 to {most}"
-                raise BadArgument(name, expected=expected, came=repr(value))
+                raise BadArgument(name, expected=expected, got=repr(value))
         if self.precision not in ("auto", "float32", "bfloat16"):
-            raise BadArgument("precision", expected='"auto", "float32" or "bfloat16"', came=repr(self.precision))
+            raise BadArgument("precision", expected='"auto", "float32" or "bfloat16"', got=repr(self.precision))
 
     @property
     def rows(self) -> int:
-        """Rows in a step."""
+        """The number of rows per step."""
         return self.batch * self.accumulate
 
-    def to_json(self) -> dict[str, Any]:
+    def check_continues(self, before: TrainConfig, folder: object) -> None:
+        """Check that a run in `folder` that had the settings `before` may be resumed with these.
+
+        >>> TrainConfig(steps=9, lr=0.1).check_continues(TrainConfig(steps=5, lr=0.2), "book")
+        Traceback (most recent call last):
+        rearview.errors.BadArgument: lr: expected 0.2, as in the run in book, got 0.1. A run keeps its settings; ...
+        """
+        for each in fields(before):
+            was, got = getattr(before, each.name), getattr(self, each.name)
+            if got != was and not each.metadata.get(CHANGEABLE):
+                advice = "A run keeps its settings; start another run in another folder to change them."
+                raise BadArgument(each.name, expected=f"{was}, as in the run in {folder}", got=got, advice=advice)
+
+    def to_json(self) -> dict[str, object]:
+        """The settings by name."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> TrainConfig:
-        """From what `to_json` gave; what another version added is left out.
+    def from_json(cls, data: Mapping[str, object]) -> Self:
+        """The settings that `to_json` returned; names that this class does not have are left out.
 
         >>> TrainConfig.from_json(TrainConfig(steps=7).to_json()).steps
         7
         """
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
+        known = {each.name for each in fields(cls)}
+        values: dict[str, object] = {name: value for name, value in data.items() if name in known}
+        return cls(**values)  # pyright: ignore[reportArgumentType]  # checked by __post_init__

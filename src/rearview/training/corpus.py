@@ -1,7 +1,7 @@
 """Documents as one stream of tokens, and where each begins.
 
-A document is written as the end token, then its tokens: what ends one document starts the next, so every token has a
-next one to predict, and a model learns to begin from nothing but an end.
+A document is stored as the end token followed by its tokens. The end of one document starts the next, so every token
+has a next token to predict, and a model learns to begin a text after an end token.
 
 >>> from rearview.text import CharTokenizer
 >>> corpus = Corpus.of(["ab", "ba"], CharTokenizer("ab"))
@@ -11,6 +11,7 @@ next one to predict, and a model learns to begin from nothing but an end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,13 +21,19 @@ from torch import Tensor
 from rearview.errors import BadArgument
 from rearview.text import Tokenizer
 
-# A document may begin this near to where the validation part should, as a share of all tokens.
+# The validation part begins with a document if one begins this near, as a fraction of all tokens.
 NEAR = 0.05
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """`tokens`: int32 [N]. `starts`: where documents begin, ascending. `characters`: what the tokens decode to."""
+    """Documents in tokens.
+
+    Args:
+        tokens: int32 [N].
+        starts: the positions where documents begin, ascending.
+        characters: the number of characters that the tokens decode to.
+    """
 
     tokens: Tensor
     starts: Tensor
@@ -34,6 +41,7 @@ class Corpus:
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> Corpus:
+        """Texts in tokens, one document each."""
         pieces, starts, end = [], [], tokenizer.end_id
         length = 0
         for text in texts:
@@ -48,10 +56,20 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def bits_per_character(self, loss: float) -> float:
+        """A mean loss in nats per token, as bits per character of this text.
+
+        >>> from rearview.text import CharTokenizer
+        >>> round(Corpus.of(["abab"], CharTokenizer("ab")).bits_per_character(math.log(2)), 3)
+        1.25
+        """
+        # The first token is no target; the end of a document is a token without a character.
+        return loss * (len(self) - 1) / max(self.characters, 1) / math.log(2)
+
     def split(self, share: float, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
-        """The first part and the last `share` of the tokens; cut between two documents where that is near enough."""
+        """The first part, and the last `share` of the tokens; split between two documents if one begins near."""
         if not 0 < share < 1:
-            raise BadArgument("validation", expected="a share between 0 and 1", came=share)
+            raise BadArgument("validation", expected="a fraction between 0 and 1", got=share)
         total = len(self)
         cut = min(max(round(total * (1 - share)), 1), total - 1)
         inner = self.starts[self.starts > 0]
@@ -59,13 +77,13 @@ class Corpus:
             nearest = int(inner[(inner - cut).abs().argmin()])
             cut = nearest if abs(nearest - cut) <= NEAR * total else cut
         last = self._part(cut, total, tokenizer)
-        # What is left of the characters is the first part's; a character in two is counted once.
+        # The other characters belong to the first part; a character that is split between both counts once.
         return self._part(0, cut, tokenizer, self.characters - last.characters), last
 
     def _part(self, begin: int, end: int, tokenizer: Tokenizer, characters: int | None = None) -> Corpus:
         tokens = self.tokens[begin:end].clone()
         starts = self.starts[(self.starts >= begin) & (self.starts < end)] - begin
-        # A document that is cut goes on in the last part as one that begins there.
+        # A document that is split continues in the last part as a document that begins there.
         if not len(starts) or starts[0] != 0:
             starts = torch.cat([torch.zeros(1, dtype=torch.int64), starts])
         known = len(tokenizer.decode(tokens.tolist())) if characters is None else characters

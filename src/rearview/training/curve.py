@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rearview.masks.picture import rendered
-from rearview.masks.write import target_of, write_whole
+from rearview.drawing.figure import rendered
+from rearview.files import target_of, write_whole
+from rearview.training.metrics import MetricsRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,15 +26,15 @@ INK, QUIET, GRID = "#1c2733", "#66727f", "#e3e8ec"
 TRAINING, VALIDATION = "#1f6f8b", "#f2a541"
 
 
-def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str = "") -> None:
-    """Draw what `read_metrics` gives: the loss of every step, smoothed, and the validations."""
+def draw_curve(records: Sequence[MetricsRecord], path: Path, *, title: str = "") -> None:
+    """Draw what `read_metrics` returns: the loss of every step, smoothed, and the validation losses."""
     target = target_of(path, (".svg", ".png"))
     data = rendered(lambda: _figure(records, title), target.suffix.lower(), needed_for="A picture of the loss")
     write_whole(target, data)
 
 
 def smoothed(values: Sequence[float], span: int) -> list[float]:
-    """Each value with those before it, weighted less the further away; from the first on without a bias.
+    """The exponential moving average over about `span` values, corrected for its start.
 
     >>> smoothed([1.0, 1.0, 4.0], 1)
     [1.0, 1.0, 4.0]
@@ -49,7 +50,7 @@ def smoothed(values: Sequence[float], span: int) -> list[float]:
     return found
 
 
-def _figure(records: Sequence[dict[str, Any]], title: str) -> Figure:
+def _figure(records: Sequence[MetricsRecord], title: str) -> Figure:
     from matplotlib.figure import Figure
 
     steps = [(record["step"], record["loss"]) for record in records if "loss" in record]
@@ -64,7 +65,7 @@ def _figure(records: Sequence[dict[str, Any]], title: str) -> Figure:
         at, losses = zip(*validations, strict=True)
         axes.plot(at, losses, color=VALIDATION, marker="o", markersize=4, linewidth=1.4, label="validation")
     axes.set_xlabel("step", color=QUIET)
-    axes.set_ylabel("loss (nats a token)", color=QUIET)
+    axes.set_ylabel("loss (nats per token)", color=QUIET)
     axes.set_title(title, color=INK, loc="left", fontsize=11)
     axes.grid(color=GRID, linewidth=0.8)
     axes.tick_params(colors=QUIET)

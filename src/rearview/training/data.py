@@ -1,4 +1,4 @@
-"""What a model is trained on: a tokenizer, and the two parts of a text in its tokens.
+"""The data of training: a tokenizer, and a text in its tokens, divided into a training and a validation part.
 
 >>> from rearview.text import ByteTokenizer
 >>> data = TextData.of(["to be or not to be, that is the question"], ByteTokenizer())
@@ -20,7 +20,12 @@ from rearview.training.sources import Document
 
 @dataclass(frozen=True)
 class TextData:
-    """`fingerprint`: of the documents, so that a run goes on with the text that it began with."""
+    """A tokenized text.
+
+    Args:
+        fingerprint: a hash of the documents: a run continues only with the text that it was started with.
+        documents, characters: the number of documents and of characters in both parts.
+    """
 
     tokenizer: Tokenizer
     train: Corpus
@@ -31,29 +36,29 @@ class TextData:
 
     @classmethod
     def of(cls, texts: Sequence[str | Document], tokenizer: Tokenizer, *, validation: float = 0.1) -> TextData:
-        """Texts (strings, or what `read_texts` gives) in tokens; the last `validation` of them is held out."""
+        """Texts (strings, or what `read_texts` returns) in tokens; the fraction `validation` at the end is held out."""
         plain = [text.text if isinstance(text, Document) else text for text in texts]
         if not any(plain):
-            raise BadArgument("texts", expected="text to learn from", came="none")
+            raise BadArgument("texts", expected="text to train on", got="none")
         corpus = Corpus.of(plain, tokenizer)
         train, held_out = corpus.split(validation, tokenizer)
         return cls(tokenizer, train, held_out, fingerprint_of(plain), len(plain), corpus.characters)
 
     def check_context(self, context: int) -> None:
-        """Is there text enough for one row of this many tokens, in each part?"""
+        """Check that each part has enough text for a row of this many tokens."""
         for name, part in (("training", self.train), ("validation", self.validation)):
             if len(part) <= context:
                 total = len(self.train) + len(self.validation)
                 raise BadArgument(
                     "context",
                     expected=f"fewer tokens than the {name} part of the text has ({len(part)} of {total})",
-                    came=context,
-                    advice=f"Give more text, or a context of at most {max(len(part) - 1, 1)}.",
+                    got=context,
+                    advice=f"Use more text, or a context of at most {max(len(part) - 1, 1)}.",
                 )
 
 
 def fingerprint_of(texts: Sequence[str]) -> str:
-    """The same for the same documents, in the same order.
+    """A hash of documents: equal for equal documents in the same order.
 
     >>> fingerprint_of(["ab", "c"]) == fingerprint_of(["a", "bc"])
     False

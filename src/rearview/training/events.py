@@ -1,4 +1,4 @@
-"""What happens while a model trains, in the order in which it happens: the loop is an iterator of these.
+"""The events of training, which the loop yields in order.
 
 >>> Validation(step=100, loss=1.5, bits_per_character=2.164)
 Validation(step=100, loss=1.5, bits_per_character=2.164)
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Started:
-    """Before the first step: the step that it goes on from, and what it is computed in."""
+    """Before the first step. `step` is the number of steps already done, `precision` the dtype of matrix products."""
 
     step: int
     steps: int
@@ -20,8 +20,8 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step was done. `loss`: in nats a token; `grad_norm`: before clipping. Reported several at a time."""
+class TrainingStep:
+    """One optimizer step. `loss` is in nats per token, `grad_norm` is before clipping. Several are reported at once."""
 
     step: int
     loss: float
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Validation:
-    """The loss on text that the model does not learn from, in nats a token and in bits a character."""
+    """The loss on held-out text, in nats per token and in bits per character."""
 
     step: int
     loss: float
@@ -41,7 +41,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model writes by now."""
+    """Text that the model generates at this step."""
 
     step: int
     text: str
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint is on the disk, whole."""
+    """A checkpoint has been written."""
 
     step: int
     path: Path
@@ -57,16 +57,16 @@ class Saved:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Asked to stop before the end; the last event."""
+    """Training was stopped before the last step; no event follows."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class Finished:
-    """All steps are done; the last event."""
+    """All steps are done; no event follows."""
 
     step: int
 
 
-Event = Started | Step | Validation | Sample | Saved | Stopped | Finished
+Event = Started | TrainingStep | Validation | Sample | Saved | Stopped | Finished

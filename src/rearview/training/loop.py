@@ -1,35 +1,41 @@
-"""The loop: an iterator of what happens.
+"""train(): the training loop, as an iterator of events.
 
 >>> from rearview.models import GPT, GPTConfig
 >>> from rearview.text import ByteTokenizer
->>> from rearview.training import Step, TextData, TrainConfig, train
+>>> from rearview.training import TextData, TrainConfig, TrainingStep, train
 >>> data = TextData.of(["to be or not to be, " * 50], ByteTokenizer())
 >>> model = GPT(GPTConfig(vocab_size=257, context=16, layers=1, heads=2, width=16))
 >>> config = TrainConfig(steps=20, batch=8, lr=1e-2, warmup=2, sample_every=0)
->>> losses = [event.loss for event in train(model, data, config) if isinstance(event, Step)]
+>>> losses = [event.loss for event in train(model, data, config) if isinstance(event, TrainingStep)]
 >>> len(losses), losses[-1] < losses[0] - 1
 (20, True)
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Callable, Generator, Iterator
 
+import torch
+from torch import Tensor, nn
+
+from rearview.errors import BadArgument, RearviewError
 from rearview.training.config import TrainConfig
 from rearview.training.data import TextData
-from rearview.training.events import Event, Finished, Started, Stopped
+from rearview.training.events import Event, Finished, Started, Stopped, TrainingStep
 from rearview.training.objectives import Objective
-from rearview.training.pending import Pending
-from rearview.training.run import Run
+from rearview.training.run_folder import RunFolder
 from rearview.training.trainer import Trainer
 
 
+class Diverged(RearviewError):
+    """The loss is no longer a finite number."""
+
+
 def train(
-    model: Any,
+    model: nn.Module,
     data: TextData,
     config: TrainConfig,
     *,
@@ -37,63 +43,110 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Event]:
-    """Train a model in place; what happens is yielded as it happens.
+) -> Generator[Event, None, None]:
+    """Train a model in place, and yield what happens.
 
-    Nothing runs unless the iterator is asked. The seed of torch's own generator is set at every step.
+    Nothing runs until the generator is read, and closing it ends the run as it is. The seed of torch's global generator
+    is set at every step.
 
     Args:
-        model: a GPT, BERT or T5; with an `objective`, any module that this can be asked of.
-        out: a folder for checkpoints and metrics.jsonl. None: nothing is written.
-        resume: a checkpoint of a run in `out` to go on from, or `out` itself for the newest. The model, the optimizer
-            and the place in the data are as they were; every number that follows is the same as if it had not stopped.
-        stop: asked after every step; once it says True, the run is saved and ends with `Stopped`.
+        model: a GPT, BERT or T5; with an `objective`, any module that it can compute a loss of.
+        objective: the loss; by default that of the model's kind.
+        out: the folder of a new run, for checkpoints and metrics.jsonl. By default nothing is written.
+        resume: instead of `out`, the folder of a run to resume from its newest checkpoint, or one of its checkpoints.
+            The model, the optimizer and the position in the data are restored, and every number that follows is the
+            same as in a run that was not interrupted.
+        stop: called after every step; when it returns True, the run is saved and ends with `Stopped`.
     """
+    if out is not None and resume is not None:
+        raise BadArgument("out, resume", expected="one of them: a new run, or one to resume", got="both")
     trainer = Trainer(model, data, config, objective=objective)
-    run = None if out is None else Run.begin(Path(out), config, data, resume=resume)
-    if run is not None and run.resumed is not None:
-        run.resumed.into(model)
-        trainer.optimizer.load(run.resumed.optimizer, run.resumed.path)
-    with run or nullcontext():
-        yield from _recorded(trainer, run, 0 if run is None else run.step, stop)
+    folder = None
+    if out is not None:
+        folder = RunFolder.start(out)
+    elif resume is not None:
+        folder = RunFolder.resume(resume)
+        assert folder.checkpoint is not None
+        config.check_continues(TrainConfig.from_json(folder.checkpoint.record.config), folder.path)
+        folder.checkpoint.check_text(data.fingerprint)
+        folder.checkpoint.copy_into(model)
+    yield from events_of(trainer, folder, stop)
 
 
-def _recorded(trainer: Trainer, run: Run | None, start: int, stop: Callable[[], bool]) -> Iterator[Event]:
-    """The events of a run, each written down before it is shown."""
-    for event in _events(trainer, run, start, stop):
-        if run is not None:
-            run.metrics.write(event)
-        yield event
+def events_of(trainer: Trainer, folder: RunFolder | None, stop: Callable[[], bool]) -> Generator[Event, None, None]:
+    """Train a model whose weights are in place; each event is written to the folder before it is yielded."""
+    if folder is None:
+        yield from _events(trainer, None, stop)
+        return
+    if folder.checkpoint is not None:
+        trainer.optimizer.load(folder.checkpoint.optimizer, folder.checkpoint.path)
+    with folder:
+        for event in _events(trainer, folder, stop):
+            folder.write(event)
+            yield event
 
 
-def _events(trainer: Trainer, run: Run | None, start: int, stop: Callable[[], bool]) -> Iterator[Event]:
-    config = trainer.config
+def _events(trainer: Trainer, folder: RunFolder | None, stop: Callable[[], bool]) -> Iterator[Event]:
+    config, start = trainer.config, 0 if folder is None else folder.step
     yield Started(start, config.steps, str(trainer.dtype).removeprefix("torch."))
-    if run is not None and start == 0:
-        # A run that cannot be saved is better told now; and a run that is killed early has something to go on from.
-        yield run.save(trainer, 0, None)
-    everies = (config.eval_every, config.sample_every, config.save_every)
-    pending = Pending(trainer)
+    if folder is not None and start == 0:
+        # A folder that cannot be written to is reported now, and a run that is killed early can be resumed.
+        yield folder.save(trainer, 0, None)
+    intervals = (config.eval_every, config.sample_every, config.save_every)
+    unread = _UnreadSteps(trainer)
     for step in range(start + 1, config.steps + 1):
-        pending.add(step, *trainer.step(step))
+        unread.add(step, *trainer.step(step))
         stopping = stop()
-        validating, sampling, saving = (_is_due(step, every, config.steps) for every in everies)
+        validating, sampling, saving = (_is_due(step, interval, config.steps) for interval in intervals)
         if not (stopping or validating or sampling or saving or step % config.log_every == 0):
             continue
-        yield from pending.events()
+        yield from unread.events()
         validation = trainer.validate(step) if validating else None
         if validation is not None:
             yield validation
         if sampling and config.sample_every:
             yield trainer.sample(step)
-        if run is not None and (stopping or saving):
-            yield run.save(trainer, step, validation)
+        if folder is not None and (stopping or saving):
+            yield folder.save(trainer, step, validation)
         if stopping and step < config.steps:
             yield Stopped(step)
             return
-        pending.resume()
+        unread.restart_clock()
     yield Finished(config.steps)
 
 
-def _is_due(step: int, every: int, steps: int) -> bool:
-    return step == steps or (every > 0 and step % every == 0)
+def _is_due(step: int, interval: int, steps: int) -> bool:
+    return step == steps or (interval > 0 and step % interval == 0)
+
+
+class _UnreadSteps:
+    """Steps whose losses are still on the device. On a GPU, reading one waits for all work before it, so they are read
+    together."""
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+        self._steps: list[tuple[int, Tensor, Tensor]] = []
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Measure the speed from here on: validation and saving do not count."""
+        self._since = time.perf_counter()
+
+    def add(self, step: int, loss: Tensor, norm: Tensor) -> None:
+        self._steps.append((step, loss, norm))
+
+    def events(self) -> Iterator[TrainingStep]:
+        if not self._steps:
+            return
+        numbers = torch.stack([torch.stack([loss.float(), norm.float()]) for _, loss, norm in self._steps]).tolist()
+        trainer = self._trainer
+        tokens = len(self._steps) * trainer.config.rows * trainer.context
+        speed = tokens / max(time.perf_counter() - self._since, 1e-9)
+        for (step, _, _), (loss, norm) in zip(self._steps, numbers, strict=True):
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                raise Diverged(
+                    f"The loss is not finite at step {step} (loss {loss}, gradient norm {norm}). Lower the learning "
+                    "rate (--lr), warm up for more steps (--warmup), or clip the gradients (--clip 1)."
+                )
+            yield TrainingStep(step, loss, trainer.lr(step), norm, speed)
+        self._steps.clear()

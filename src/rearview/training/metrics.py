@@ -1,12 +1,13 @@
-"""metrics.jsonl: a line for each step, validation and sample. No times: a run that was killed and resumed has the
-same lines, to the last bit, as one that was not.
+"""metrics.jsonl: one line per step, validation and sample.
+
+It has no times, so a run that was killed and resumed has the same lines, bit by bit, as one that was not.
 
 >>> import tempfile
 >>> from pathlib import Path
->>> from rearview.training.events import Step, Validation
+>>> from rearview.training.events import TrainingStep, Validation
 >>> out = Path(tempfile.mkdtemp())
 >>> with Metrics(out) as metrics:
-...     metrics.write(Step(step=1, loss=2.5, lr=0.1, grad_norm=1.0, tokens_per_second=9.0))
+...     metrics.write(TrainingStep(step=1, loss=2.5, lr=0.1, grad_norm=1.0, tokens_per_second=9.0))
 ...     metrics.write(Validation(step=1, loss=2.25, bits_per_character=3.0))
 >>> read_metrics(out)
 [{'step': 1, 'loss': 2.5, 'lr': 0.1, 'grad_norm': 1.0}, {'step': 1, 'validation': 2.25, 'bits_per_character': 3.0}]
@@ -16,18 +17,31 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Required, TypedDict
 
-from rearview.errors import BadFile
-from rearview.masks.write import write_whole
-from rearview.training.events import Event, Sample, Step, Validation
+from rearview.errors import BadFile, RearviewError
+from rearview.files import write_whole
+from rearview.training.events import Event, Sample, TrainingStep, Validation
 
 NAME = "metrics.jsonl"
 
 
+class MetricsRecord(TypedDict, total=False):
+    """A line: the numbers of a step, of a validation, or a sample."""
+
+    step: Required[int]
+    loss: float
+    lr: float
+    grad_norm: float
+    validation: float
+    bits_per_character: float
+    sample: str
+
+
 class Metrics:
-    """The file of a run, from which what came after `step` is cut off first. To be used in a `with` statement."""
+    """The metrics of a run, to append to. Lines of steps after `step` are removed first."""
 
     def __init__(self, out: Path, step: int = 0):
         self.path = out / NAME
@@ -39,26 +53,31 @@ class Metrics:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        # Lines that a full disk refuses here follow the last checkpoint: a resumed run writes them again.
+        with suppress(OSError):
+            self._file.close()
 
     def write(self, event: Event) -> None:
-        if (record := record_of(event)) is not None:
+        """Append an event, if it is one that is kept."""
+        if (record := record_of(event)) is None:
+            return
+        try:
             self._file.write(json.dumps(record) + "\n")
-
-    def flush(self) -> None:
-        """Where a reader sees it."""
-        self._file.flush()
+        except OSError as error:
+            raise RearviewError(
+                f"{self.path}: step {event.step} could not be written: {error.strerror}. The last checkpoint is intact."
+            ) from error
 
     def sync(self) -> None:
-        """To the disk: before a checkpoint says that these steps are done."""
+        """Write the lines to the disk, before a checkpoint declares their steps done."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
-def record_of(event: Event) -> dict[str, Any] | None:
-    """What is kept of an event, if anything."""
+def record_of(event: Event) -> MetricsRecord | None:
+    """The line of an event; None for an event that is not kept."""
     match event:
-        case Step():
+        case TrainingStep():
             return {"step": event.step, "loss": event.loss, "lr": event.lr, "grad_norm": event.grad_norm}
         case Validation():
             return {"step": event.step, "validation": event.loss, "bits_per_character": event.bits_per_character}
@@ -67,8 +86,8 @@ def record_of(event: Event) -> dict[str, Any] | None:
     return None
 
 
-def read_metrics(out: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a run's metrics, in order; a last line that was cut off by a kill is left out."""
+def read_metrics(out: str | os.PathLike[str]) -> list[MetricsRecord]:
+    """The metrics of a run in order; an incomplete last line, which a killed run may leave, is left out."""
     path = Path(out, NAME)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -76,8 +95,8 @@ def read_metrics(out: str | os.PathLike[str]) -> list[dict[str, Any]]:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(path, f"cannot be read: {error}.") from error
-    records = []
-    # What stands behind the last line end is not a whole line.
+    records: list[MetricsRecord] = []
+    # What follows the last line end is not a complete line.
     for number, line in enumerate(lines[:-1], start=1):
         try:
             record = json.loads(line)

@@ -1,4 +1,4 @@
-"""AdamW: decay on matrices only, gradients clipped on the way.
+"""AdamW with weight decay on matrices only, and with clipping of the gradients.
 
 >>> import torch
 >>> from torch import nn
@@ -25,7 +25,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Moments:
-    """What AdamW keeps of a parameter: how often it was moved, the means of its gradient and of the square of it."""
+    """The state of AdamW for one parameter: the number of steps, and the means of the gradient and of its square."""
 
     step: Tensor
     exp_avg: Tensor
@@ -33,16 +33,17 @@ class Moments:
 
     @classmethod
     def of(cls, parameter: Tensor, *, fused: bool) -> Moments:
+        """The state before the first step."""
         counted_on = parameter.device if fused else "cpu"
         zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return cls(torch.zeros((), dtype=torch.float32, device=counted_on), zeros, zeros.clone())
 
 
 class Optimizer:
-    """AdamW, fused where that exists, with the norm of the gradients held to `clip` (0: not held).
+    """AdamW, fused where torch has a fused kernel. Gradients are clipped to the norm `clip`; 0 for no clipping.
 
-    It calls torch's function rather than making a `torch.optim.AdamW`, which loads the compiler when it is made (more
-    than a second) and then costs a tenth of a millisecond more a step.
+    It calls torch's functional AdamW: creating a `torch.optim.AdamW` loads the compiler, which takes more than a
+    second, and each of its steps takes a tenth of a millisecond more.
     """
 
     def __init__(self, model: nn.Module, *, weight_decay: float, betas: tuple[float, float], clip: float):
@@ -51,31 +52,31 @@ class Optimizer:
         self._all = list(self.named.values())
         self._fused = self._all[0].device.type in FUSED_ON
         self._moments = [Moments.of(parameter, fused=self._fused) for parameter in self._all]
-        # Vectors are biases and gains of norms: they have no size to keep small.
+        # Vectors are biases and the gains of norms, which are not decayed.
         self._decays = [weight_decay if parameter.ndim >= 2 else 0.0 for parameter in self._all]
         self._no_inf = torch.zeros((), device=self._all[0].device)
 
     @torch.no_grad()
     def step(self, lr: float) -> Tensor:
-        """Move the parameters, forget the gradients; the norm that the gradients had."""
+        """Update the parameters and clear the gradients; returns the norm of the gradients before clipping."""
         norm = nn.utils.get_total_norm([parameter.grad for parameter in self._all if parameter.grad is not None])
         scale = None
         if self.clip and self._fused:
-            # The fused kernel divides gradients by a scale as it reads them (it is there for scaled losses): clipping
-            # in that way costs no pass over the gradients.
+            # The fused kernel divides gradients by a scale as it reads them (meant for scaled losses), so clipping
+            # takes no additional pass over the gradients.
             scale = (norm / self.clip).clamp_(min=1.0)
         elif self.clip:
             nn.utils.clip_grads_with_norm_(self._all, self.clip, norm)
         for decay in sorted(set(self._decays)):
-            self._move(decay, lr, scale)
+            self._update(decay, lr, scale)
         for parameter in self._all:
             parameter.grad = None
         return norm
 
-    def _move(self, decay: float, lr: float, scale: Tensor | None) -> None:
+    def _update(self, decay: float, lr: float, scale: Tensor | None) -> None:
         parameters, gradients, moments = [], [], []
         for parameter, kept, own in zip(self._all, self._moments, self._decays, strict=True):
-            # What had no part in the loss stays where it is.
+            # A parameter without a gradient took no part in the loss.
             if own == decay and parameter.grad is not None:
                 parameters.append(parameter)
                 gradients.append(parameter.grad)
@@ -103,7 +104,7 @@ class Optimizer:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """What must be kept, by the names of the parameters."""
+        """The state that a checkpoint keeps, by the names of the parameters."""
         return {
             f"{what}.{name}": value
             for name, kept in zip(self.named, self._moments, strict=True)
@@ -111,13 +112,13 @@ class Optimizer:
         }
 
     def load(self, state: dict[str, Tensor], path: object) -> None:
-        """Go on from what `state` gave. `path` is for the message of an error."""
+        """Restore what `state` returned. `path` names the file in errors."""
         own = self.state()
         for name, value in state.items():
             if name not in own or own[name].shape != value.shape:
                 raise BadFile(path, f"does not belong to this model: {name} {list(value.shape)}.")
         if missing := sorted(own.keys() - state.keys()):
             raise BadFile(path, f"does not belong to this model: it has no {missing[0]}.")
-        # Copied: a file's tensors are not aligned as torch's own memory is, and last bits of sums depend on that.
+        # Copied: the tensors of a file are not aligned, and the last bits of sums depend on alignment.
         for name, value in state.items():
             own[name].copy_(value)

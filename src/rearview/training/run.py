@@ -1,91 +1,127 @@
-"""A run in a folder: begun once, or gone on with; its checkpoints and its metrics."""
+"""A training run from its settings to its checkpoints: started once, and resumed as often as needed.
+
+>>> import tempfile
+>>> from rearview.training import Finished, Run, RunConfig
+>>> config = RunConfig(steps=3, context=16, layers=1, heads=2, width=16, batch=2, eval_tokens=64, sample_every=0)
+>>> folder = tempfile.mkdtemp()
+>>> *_, last = Run.start(config, folder).train()
+>>> *_, last = Run.resume(folder, steps=5).train()
+>>> last
+Finished(step=5)
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
-from rearview.errors import BadArgument
-from rearview.training.checkpoint import (
-    NotSaved,
-    Record,
-    Resumed,
-    checkpoints,
-    clean,
-    newest,
-    prune,
-    read_checkpoint,
-    write_checkpoint,
-)
-from rearview.training.checkpoint.folders import remove, step_of
-from rearview.training.config import TrainConfig
-from rearview.training.data import TextData
-from rearview.training.events import Saved, Validation
-from rearview.training.metrics import Metrics
+import torch
+
+from rearview.errors import BadArgument, BadFile
+from rearview.masks.frame import whole_number
+from rearview.models import BERT, GPT, T5
+from rearview.training.checkpoint.record import NAME, Record
+from rearview.training.curve import draw_curve
+from rearview.training.data import TextData, fingerprint_of
+from rearview.training.events import Event
+from rearview.training.loop import events_of
+from rearview.training.metrics import read_metrics
+from rearview.training.run_config import KEPT_TEXT, RunConfig
+from rearview.training.run_folder import RunFolder
+from rearview.training.tensorboard import to_tensorboard
+from rearview.training.trainer import Trainer
+
+CURVE = "loss.svg"
 
 
+@dataclass(frozen=True)
 class Run:
-    """To be used in a `with` statement; `begin` makes one."""
+    """A run that is ready to train; `start` and `resume` make one. Nothing is written before `train` is read."""
 
-    def __init__(self, out: Path, config: TrainConfig, data: TextData, resumed: Resumed | None):
-        self.out, self.config, self.data, self.resumed = out, config, data, resumed
+    config: RunConfig
+    model: GPT | BERT | T5
+    data: TextData
+    folder: RunFolder
 
     @classmethod
-    def begin(cls, out: Path, config: TrainConfig, data: TextData, *, resume: str | os.PathLike[str] | None) -> Run:
-        """A new run, or one that goes on; nothing is written yet. A folder that holds a run is not written over."""
-        if resume is None:
-            if found := checkpoints(out):
-                raise BadArgument(
-                    "out",
-                    expected="a folder without a run",
-                    came=f"{out}, which has {found[-1].name}",
-                    advice=f"Go on with it (rearview train --resume {out}), or choose another folder.",
-                )
-            return cls(out, config, data, None)
-        # The folder of the run, or one of its checkpoints.
-        path = Path(resume) if Path(resume).parent == out and Path(resume) in checkpoints(out) else newest(out)
-        resumed = read_checkpoint(path)
-        resumed.check_text(data.fingerprint)
-        return cls(out, config, data, resumed)
+    def start(cls, config: RunConfig, out: str | os.PathLike[str]) -> Run:
+        """A new run in a folder that has none.
 
-    @property
-    def step(self) -> int:
-        """The step that it goes on from."""
-        return 0 if self.resumed is None else self.resumed.record.step
+        Everything is checked here: the settings, the text, the folder.
+        """
+        folder = RunFolder.start(out)
+        documents = config.documents()
+        config = _prepared(config)
+        data = config.new_data(documents, kind=config.model, context=config.context)
+        if config.is_piped:
+            # The standard input cannot be read again when the run is resumed.
+            folder.files[KEPT_TEXT] = config.copy_of(documents)
+        return cls(config, config.new_model(data.tokenizer).to(_device(config.device)), data, folder)
 
-    def __enter__(self) -> Run:
-        # Only here is anything changed: everything that could be refused was looked at before.
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            came = f"{error.strerror} ({self.out})"
-            raise BadArgument("out", expected="a folder that can be made", came=came) from error
-        clean(self.out)
-        # They are of the steps that are now done again.
-        for other in checkpoints(self.out):
-            if step_of(other) > self.step:
-                remove(other)
-        self.metrics = Metrics(self.out, self.step)
-        return self
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], **changes: object) -> Run:
+        """The run in a folder, from its newest checkpoint; or from one of its checkpoints.
 
-    def __exit__(self, *exception: object) -> None:
-        self.metrics.__exit__()
+        Args:
+            changes: settings that differ from now on. Most settings of a run cannot change; `steps`, the intervals, the
+                device and the place of the text can.
+        """
+        folder = RunFolder.resume(path)
+        checkpoint = folder.checkpoint
+        assert checkpoint is not None
+        before = _config_of(checkpoint.record, checkpoint.path)
+        if unknown := sorted(changes.keys() - {each.name for each in fields(RunConfig)}):
+            raise BadArgument("changes", expected="settings of RunConfig", got=unknown[0])
+        config = _prepared(replace(before, **changes))  # pyright: ignore[reportArgumentType]  # checked when made
+        config.check_continues(before, folder.path)
+        if config.steps < folder.step:
+            expected = f"at least {folder.step}, the number of steps that {checkpoint.path} has done"
+            raise BadArgument("steps", expected=expected, got=config.steps)
+        kept = folder.path / KEPT_TEXT if config.is_piped and "text" not in changes else None
+        documents = config.documents(kept)
+        checkpoint.check_text(fingerprint_of([document.text for document in documents]))
+        data = config.data(documents, checkpoint.tokenizer, context=config.context)
+        return cls(config, checkpoint.new_model().to(_device(config.device)), data, folder)
 
-    def save(self, trainer: Any, step: int, validation: Validation | None) -> Saved:
-        """Write a checkpoint, then remove what is neither new nor best."""
-        record = Record(
-            step=step,
-            config=self.config.to_json(),
-            fingerprint=self.data.fingerprint,
-            validation=None if validation is None else validation.loss,
-            files={},
-        )
-        try:
-            # First the lines of the steps that the checkpoint says are done.
-            self.metrics.sync()
-        except OSError as error:
-            raise NotSaved(self.out, step, error.strerror or str(error)) from error
-        path = write_checkpoint(self.out, trainer.model, trainer.optimizer.state(), self.data.tokenizer, record)
-        prune(self.out)
-        return Saved(step, path)
+    def train(self, *, stop: Callable[[], bool] = lambda: False) -> Generator[Event, None, None]:
+        """Train, and yield what happens; see `rearview.training.train`."""
+        events = events_of(Trainer(self.model, self.data, self.config), self.folder, stop)
+        return to_tensorboard(events, self.folder.path / "tensorboard") if self.config.tensorboard else events
+
+    def save_curve(self) -> Path:
+        """Draw the losses so far into the folder; needs matplotlib."""
+        path = self.folder.path / CURVE
+        draw_curve(read_metrics(self.folder.path), path, title=self.folder.path.name)
+        return path
+
+
+def set_threads(threads: int | None) -> int:
+    """Let torch use this many threads, if a number is given; the number that it uses."""
+    if threads is not None:
+        torch.set_num_threads(whole_number(threads, "threads", at_least=1))
+    return torch.get_num_threads()
+
+
+def _prepared(config: RunConfig) -> RunConfig:
+    # Another number of threads adds in another order, so a run that is resumed uses as many.
+    return replace(config.with_absolute_path(), threads=set_threads(config.threads))
+
+
+def _config_of(record: Record, path: Path) -> RunConfig:
+    if missing := [each.name for each in fields(RunConfig) if each.name not in record.config]:
+        why = f"has no setting {missing[0]!r}: the run was not started by rearview train or Run.start."
+        raise BadFile(path / NAME, f"{why} Resume it with train(model, data, config, resume=...).")
+    return RunConfig.from_json(record.config)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadArgument("device", expected="a device that torch can use here", got=repr(name)) from error
+    return device

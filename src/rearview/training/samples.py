@@ -1,4 +1,4 @@
-"""What a model writes by now: text that goes on, or text whose hidden parts are filled in.
+"""Samples during training: a continuation of a prompt, or a text whose hidden parts are filled in.
 
 >>> from rearview.models import GPT, GPTConfig
 >>> from rearview.text import ByteTokenizer
@@ -11,12 +11,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from rearview.errors import BadArgument
 from rearview.generation import generate
+from rearview.models import GPT, T5
 from rearview.text import Tokenizer
 from rearview.training.batches import Rows
 from rearview.training.data import TextData
@@ -26,7 +26,7 @@ from rearview.training.randomness import generator_of
 
 @torch.no_grad()
 def sample(
-    model: Any,
+    model: nn.Module,
     objective: Objective,
     data: TextData,
     *,
@@ -35,10 +35,10 @@ def sample(
     seed: int = 0,
     shown: int = 64,
 ) -> str:
-    """Some text of the model, in evaluation mode.
+    """A sample of the model, in evaluation mode.
 
-    A model that goes on from what it is given goes on from `prompt`, for `most_tokens`. One that fills in is shown the
-    first `shown` tokens of the held-out text, with gaps; what it fills in stands in brackets.
+    A GPT continues `prompt`, for at most `most_tokens`. A BERT or T5 fills in hidden parts of the first `shown` tokens
+    of the held-out text; what it fills in is shown in brackets.
     """
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -52,17 +52,18 @@ def sample(
         model.train(was_training)
 
 
-def _continued(model: Any, tokenizer: Tokenizer, prompt: str, most_tokens: int, seed: int) -> str:
+def _continued(model: nn.Module, tokenizer: Tokenizer, prompt: str, most_tokens: int, seed: int) -> str:
     start = tokenizer.encode(prompt)
     if not start:
-        # The end of a document is what the next one starts from.
+        # The end of one document starts the next.
         start = [tokenizer.end_id or 0]
     stop = () if tokenizer.end_id is None else (tokenizer.end_id,)
-    written = generate(model, start, max_new_tokens=most_tokens, temperature=0.8, stop_ids=stop, seed=seed).finish()
+    generator = _generator(model)
+    written = generate(generator, start, max_new_tokens=most_tokens, temperature=0.8, stop_ids=stop, seed=seed).finish()
     return prompt + tokenizer.decode(written.tokens[0])
 
 
-def _filled_in(model: Any, objective: MaskedTokens, data: TextData, tokens: Tensor, seed: int) -> str:
+def _filled_in(model: nn.Module, objective: MaskedTokens, data: TextData, tokens: Tensor, seed: int) -> str:
     seen, chosen = objective.hide(tokens, generator_of(seed, "sample"))
     guesses = model(seen).argmax(dim=-1)
     pieces: list[str] = []
@@ -75,10 +76,10 @@ def _filled_in(model: Any, objective: MaskedTokens, data: TextData, tokens: Tens
     return "".join([*pieces, data.tokenizer.decode(row[at:])])
 
 
-def _answered(model: Any, objective: HiddenSpans, data: TextData, tokens: Tensor, seed: int) -> str:
+def _answered(model: nn.Module, objective: HiddenSpans, data: TextData, tokens: Tensor, seed: int) -> str:
     asked, truth = objective.cut(tokens[0].tolist(), generator_of(seed, "sample"))
-    # The model may answer more than it was asked, without end.
-    answer = generate(model, asked, max_new_tokens=2 * len(truth), temperature=0).finish()
+    # The model may answer more than was asked, without an end token.
+    answer = generate(_generator(model), asked, max_new_tokens=2 * len(truth), temperature=0).finish()
     spans = _by_sentinel(answer.tokens[0], objective.sentinels)
     pieces: list[str] = []
     at = 0
@@ -88,6 +89,13 @@ def _answered(model: Any, objective: HiddenSpans, data: TextData, tokens: Tensor
             pieces += [data.tokenizer.decode(asked[at:place]), f"[{guess}]"]
             at = place + 1
     return "".join([*pieces, data.tokenizer.decode(asked[at:])])
+
+
+def _generator(model: nn.Module) -> GPT | T5:
+    if not isinstance(model, (GPT, T5)):
+        got = type(model).__name__
+        raise BadArgument("model", expected="a GPT or T5 to sample from", got=got, advice="Set sample_every=0.")
+    return model
 
 
 def _by_sentinel(answer: list[int], sentinels: tuple[int, ...]) -> dict[int, list[int]]:

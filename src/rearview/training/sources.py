@@ -1,4 +1,4 @@
-"""Where text comes from: a file, a folder, the standard input, or the reference text that every Python carries.
+"""Sources of text: a file, a folder, the standard input, or the reference text that comes with Python.
 
 >>> texts = read_texts(None)
 >>> len(texts) > 50, texts[0].name
@@ -20,7 +20,7 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class Document:
-    """One text that stands for itself. `name`: where it came from."""
+    """One text, and the name of its source."""
 
     name: str
     text: str
@@ -29,13 +29,13 @@ class Document:
 def read_texts(
     source: str | os.PathLike[str] | None, *, separator: str | None = None, encoding: str = "utf-8"
 ) -> list[Document]:
-    """The documents of a source.
+    """Read the documents of a source.
 
     Args:
-        source: a file; a folder, each file of which (in folders below it too) is a document; "-" for the standard
-            input; None for Python's own reference text, each topic a document.
-        separator: cuts each text into several documents, wherever it stands.
-        encoding: of the bytes.
+        source: a file; a folder, in which every file, also in subfolders, is a document; "-" for the standard input;
+            None for Python's reference text, in which every topic is a document.
+        separator: a string that divides each text into documents.
+        encoding: the encoding of the text.
     """
     if source is None:
         found = list(_topics())
@@ -45,7 +45,7 @@ def read_texts(
         found = _files(Path(source), encoding)
     if separator is not None:
         if not separator:
-            raise BadArgument("separator", expected="some text", came="none")
+            raise BadArgument("separator", expected="a string that is not empty", got="an empty string")
         found = [
             Document(f"{document.name}, part {n}", part)
             for document in found
@@ -53,7 +53,7 @@ def read_texts(
         ]
     found = [document for document in found if document.text]
     if not found:
-        raise BadFile("standard input" if source == STDIN else source, "is empty: there is nothing to learn from.")
+        raise BadFile("standard input" if source == STDIN else source, "is empty: there is no text to train on.")
     return found
 
 
@@ -67,14 +67,14 @@ def _topics() -> Iterator[Document]:
 def _files(path: Path, encoding: str) -> list[Document]:
     if not path.is_dir():
         return [Document(str(path), _decoded(_bytes(path), str(path), encoding))]
-    # Hidden files and folders (.git, .DS_Store) are not what is meant by a folder of text.
+    # Hidden files and folders (.git, .DS_Store) are not text to train on.
     files = sorted(
         file
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not files:
-        raise BadFile(path, "has no files in it.")
+        raise BadFile(path, "has no files.")
     return [Document(str(file.relative_to(path)), _decoded(_bytes(file), str(file), encoding)) for file in files]
 
 
@@ -82,7 +82,7 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise BadFile(path, "is not there.") from None
+        raise BadFile(path, "does not exist.") from None
     except OSError as error:
         raise BadFile(path, f"cannot be read: {error.strerror}.") from error
 
@@ -91,18 +91,18 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
     try:
         text = data.decode(encoding)
     except LookupError:
-        raise BadArgument("encoding", expected="an encoding that Python knows", came=repr(encoding)) from None
+        raise BadArgument("encoding", expected="an encoding that Python knows", got=repr(encoding)) from None
     except UnicodeDecodeError as error:
         place = f"byte {error.start} (0x{data[error.start]:02x})"
         if b"\0" in data:
             raise BadFile(
-                name, f"is not text: {place} is not {encoding}, and it has zero bytes. Leave it out of the folder."
+                name, f"is not text: {place} is not {encoding}, and it has zero bytes. Remove it from the folder."
             ) from error
         raise BadFile(
             name,
-            f"is not {encoding}: {place} cannot be decoded. If it is another encoding, say so: --encoding latin-1.",
+            f"is not {encoding}: {place} cannot be decoded. If it has another encoding, name it: --encoding latin-1.",
         ) from error
     if "\0" in text:
-        raise BadFile(name, f"is not text: character {text.index(chr(0))} is a zero. Leave it out.")
-    # A file made on Windows should not teach its line ends; a mark at the start is no text.
+        raise BadFile(name, f"is not text: character {text.index(chr(0))} is a zero. Remove it from the folder.")
+    # The model should not learn the line ends of Windows, nor a byte order mark.
     return text.removeprefix("\ufeff").replace("\r\n", "\n")

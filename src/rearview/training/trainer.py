@@ -1,4 +1,4 @@
-"""A model, its data and its optimizer, one step at a time.
+"""Trainer: a model, its data and its optimizer, one step at a time.
 
 >>> from rearview.models import GPT, GPTConfig
 >>> from rearview.text import ByteTokenizer
@@ -12,16 +12,14 @@ True
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rearview.errors import BadArgument
 from rearview.training.batches import Batches
 from rearview.training.config import TrainConfig
 from rearview.training.data import TextData
-from rearview.training.evaluate import evaluate
+from rearview.training.evaluation import evaluate
 from rearview.training.events import Sample, Validation
 from rearview.training.objectives import Objective, objective_of
 from rearview.training.optimizer import Optimizer
@@ -32,16 +30,9 @@ from rearview.training.schedule import learning_rate
 
 
 class Trainer:
-    """A model, its data and its optimizer: `step(n)` moves the weights once."""
+    """A model, its data and its optimizer; `step(n)` is one optimizer step."""
 
-    def __init__(
-        self,
-        model: Any,
-        data: TextData,
-        config: TrainConfig,
-        *,
-        objective: Objective | None = None,
-    ):
+    def __init__(self, model: nn.Module, data: TextData, config: TrainConfig, *, objective: Objective | None = None):
         self.model, self.data, self.config = model, data, config
         self.context = context_of(model, config)
         data.check_context(self.context)
@@ -53,17 +44,18 @@ class Trainer:
         )
         self.batches = Batches(data.train, context=self.context, batch=config.batch, seed=config.seed)
         if config.checkpointing:
-            model.gradient_checkpointing = True
+            setattr(model, "gradient_checkpointing", True)  # noqa: B010  # a module's own attributes have no type
         model.train()
-        # The loss and not the model alone: masks of packed documents are then made inside the graph, from tensors.
+        # The whole loss is compiled, so that the masks of packed documents are made inside the graph.
         self._loss = torch.compile(self.objective.loss) if config.compile else self.objective.loss
 
     def lr(self, step: int) -> float:
+        """The learning rate of a step."""
         config = self.config
         return learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup, floor=config.floor)
 
     def step(self, step: int) -> tuple[Tensor, Tensor]:
-        """The loss and the norm of the gradients, of step 1, 2 ..., as tensors: reading them can wait."""
+        """Train step 1, 2, ...; returns the loss and the gradient norm as tensors, which are read later."""
         config, total = self.config, None
         seed_everything(seed_of(config.seed, "step", step), self.device)
         generator = generator_of(config.seed, "objective", step)
@@ -77,6 +69,7 @@ class Trainer:
         return total if config.accumulate == 1 else total / config.accumulate, self.optimizer.step(self.lr(step))
 
     def validate(self, step: int) -> Validation:
+        """The loss on the validation part."""
         found = evaluate(
             self.model,
             self.objective,
@@ -89,6 +82,7 @@ class Trainer:
         return Validation(step, found.loss, found.bits_per_character)
 
     def sample(self, step: int) -> Sample:
+        """A sample of the model."""
         config = self.config
         text = sample(
             self.model,
@@ -102,12 +96,12 @@ class Trainer:
         return Sample(step, text)
 
 
-def context_of(model: Any, config: TrainConfig) -> int:
-    """Tokens in a row: what the config says, else the model's own, which is the most."""
-    own = getattr(getattr(model, "config", None), "context", None)
+def context_of(model: nn.Module, config: TrainConfig) -> int:
+    """The tokens per row: the context of the config, by default that of the model, which is the most."""
+    own: int | None = getattr(getattr(model, "config", None), "context", None)
     wanted = own if config.context is None else config.context
     if wanted is None:
-        raise BadArgument("context", expected="tokens in a row: this model has no context of its own", came="none")
+        raise BadArgument("context", expected="the tokens per row: this model has no context of its own", got="none")
     if own is not None and wanted > own:
-        raise BadArgument("context", expected=f"at most {own}, the model's own", came=wanted)
+        raise BadArgument("context", expected=f"at most {own}, the context of the model", got=wanted)
     return wanted

@@ -1,4 +1,4 @@
-"""Models in folders, as Hugging Face keeps them: config.json and safetensors, whole or in shards. No pickle.
+"""Hugging Face checkpoints: folders with config.json and safetensors, in one file or in shards. No pickle.
 
 >>> import tempfile, torch
 >>> from rearview.models import GPT, GPTConfig
@@ -11,7 +11,7 @@
 True
 """
 
-from rearview.models.checkpoint.load import load
-from rearview.models.checkpoint.save import save
+from rearview.models.checkpoint.reader import load
+from rearview.models.checkpoint.writer import save
 
 __all__ = ["load", "save"]

@@ -14,7 +14,7 @@ from typing import Any
 from rearview.errors import Unsupported
 from rearview.models.bert import BERT, BERTConfig
 from rearview.models.checkpoint.gpt import ACTIVATIONS
-from rearview.models.checkpoint.names import Theirs, linear
+from rearview.models.checkpoint.names import StoredParameter, linear
 
 Model, types = BERT, ("bert",)
 
@@ -31,7 +31,7 @@ def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> BERTConfig
     if activation not in ACTIVATIONS:
         reasons.append(f"its activation is {activation}")
     if reasons:
-        raise Unsupported("This BERT cannot be read", reasons)
+        raise Unsupported("This BERT cannot be loaded", reasons)
     return BERTConfig(
         vocab_size=data.get("vocab_size", 30522),
         context=data.get("max_position_embeddings", 512),
@@ -55,7 +55,7 @@ def to_json(config: BERTConfig) -> dict[str, Any]:
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "hidden_size": config.width,
-        # None, "4 x width", is a word of ours.
+        # transformers has no default that depends on the width.
         "intermediate_size": config.hidden or 4 * config.width,
         "type_vocab_size": config.segments,
         "hidden_act": {"gelu_tanh": "gelu_new"}.get(config.activation, config.activation),
@@ -66,16 +66,16 @@ def to_json(config: BERTConfig) -> dict[str, Any]:
     }
 
 
-def names(config: BERTConfig) -> dict[str, Theirs]:
+def names(config: BERTConfig) -> dict[str, StoredParameter]:
     embeddings, head = "bert.embeddings", "cls.predictions"
     found = {
-        "tokens.weight": Theirs((f"{embeddings}.word_embeddings.weight",)),
-        "positions.weight": Theirs((f"{embeddings}.position_embeddings.weight",)),
-        "segments.weight": Theirs((f"{embeddings}.token_type_embeddings.weight",)),
+        "tokens.weight": StoredParameter((f"{embeddings}.word_embeddings.weight",)),
+        "positions.weight": StoredParameter((f"{embeddings}.position_embeddings.weight",)),
+        "segments.weight": StoredParameter((f"{embeddings}.token_type_embeddings.weight",)),
         **linear("norm", f"{embeddings}.LayerNorm"),
         **linear("last", f"{head}.transform.dense"),
         **linear("last_norm", f"{head}.transform.LayerNorm"),
-        "head.bias": Theirs((f"{head}.bias",)),
+        "head.bias": StoredParameter((f"{head}.bias",)),
     }
     for n in range(config.layers):
         ours, theirs = f"blocks.{n}", f"bert.encoder.layer.{n}"

@@ -1,4 +1,4 @@
-"""GPT as Hugging Face's GPT-2; and, where it is none (rotary, grouped, masked otherwise), by its own names.
+"""GPT as Hugging Face's GPT-2, or in a format of its own if it has options that GPT-2 does not have.
 
 >>> from rearview.models import GPTConfig
 >>> config = GPTConfig(vocab_size=65, layers=2)
@@ -14,15 +14,14 @@ from typing import Any
 
 from rearview.errors import Unsupported
 from rearview.masks import Mask, causal
-from rearview.masks.families import Causal
-from rearview.masks.parse import parse
-from rearview.models.checkpoint.names import Theirs, linear
+from rearview.masks.parser import parse
+from rearview.models.checkpoint.names import StoredParameter, linear
 from rearview.models.gpt import GPT, GPTConfig
 
 Model, types = GPT, ("gpt2", "rearview_gpt")
-OWN = "rearview_gpt"
+OWN_FORMAT = "rearview_gpt"
 
-# Hugging Face's words for activations, and ours.
+# Activations: the names of Hugging Face and ours.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -31,19 +30,19 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# What GPT-2's config can ask for that this model does not do.
-NOT_DONE = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "add_cross_attention": True}
+# Options of GPT-2 that this model does not support.
+UNSUPPORTED = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "add_cross_attention": True}
 
 
 def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> GPTConfig:
-    if data.get("model_type") == OWN:
-        return _from_own(data)
-    reasons = [f"{name} is {value}" for name, value in NOT_DONE.items() if data.get(name) is value]
+    if data.get("model_type") == OWN_FORMAT:
+        return _from_own_format(data)
+    reasons = [f"{name} is {value}" for name, value in UNSUPPORTED.items() if data.get(name) is value]
     activation = data.get("activation_function", "gelu_new")
     if activation not in ACTIVATIONS:
         reasons.append(f"its activation is {activation}")
     if reasons:
-        raise Unsupported("This GPT-2 cannot be read", reasons)
+        raise Unsupported("This GPT-2 cannot be loaded", reasons)
     return GPTConfig(
         vocab_size=data.get("vocab_size", 50257),
         context=data.get("n_positions", 1024),
@@ -53,7 +52,7 @@ def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> GPTConfig:
         hidden=data.get("n_inner"),
         activation=ACTIVATIONS[activation],
         norm_eps=data.get("layer_norm_epsilon", 1e-5),
-        # One share for all three; checkpoints have them equal.
+        # GPT-2 has three dropout probabilities; published checkpoints have them equal.
         dropout=data.get("resid_pdrop", 0.1),
         tied=data.get("tie_word_embeddings", True),
     )
@@ -63,8 +62,8 @@ def to_json(config: GPTConfig) -> dict[str, Any]:
     if not _is_gpt2(config):
         data = asdict(config)
         mask = config.mask
-        data["mask"] = [_written(one) for one in mask] if isinstance(mask, tuple) else _written(mask)
-        return {"model_type": OWN, "architectures": ["GPT"], **data}
+        data["mask"] = [_mask_expression(one) for one in mask] if isinstance(mask, tuple) else _mask_expression(mask)
+        return {"model_type": OWN_FORMAT, "architectures": ["GPT"], **data}
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -80,21 +79,21 @@ def to_json(config: GPTConfig) -> dict[str, Any]:
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "tie_word_embeddings": config.tied,
-        # GPT-2's own end of text is past the end of a smaller vocabulary.
+        # The default ids of GPT-2 exceed a smaller vocabulary.
         "bos_token_id": None,
         "eos_token_id": None,
     }
 
 
-def names(config: GPTConfig) -> dict[str, Theirs]:
+def names(config: GPTConfig) -> dict[str, StoredParameter]:
     found = {
-        "tokens.weight": Theirs(("transformer.wte.weight",)),
+        "tokens.weight": StoredParameter(("transformer.wte.weight",)),
         **linear("norm", "transformer.ln_f"),
     }
     if config.positions == "learned":
-        found["positions.weight"] = Theirs(("transformer.wpe.weight",))
+        found["positions.weight"] = StoredParameter(("transformer.wpe.weight",))
     if not config.tied:
-        found["head.weight"] = Theirs(("lm_head.weight",))
+        found["head.weight"] = StoredParameter(("lm_head.weight",))
     for n in range(config.layers):
         ours, theirs = f"blocks.{n}", f"transformer.h.{n}"
         found |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1")
@@ -108,10 +107,10 @@ def names(config: GPTConfig) -> dict[str, Theirs]:
 
 def _is_gpt2(config: GPTConfig) -> bool:
     plain = config.kv_heads in (None, config.heads) and config.positions == "learned" and config.bias
-    return plain and all(isinstance(mask, Causal) for mask in config.masks)
+    return plain and all(mask.is_causal for mask in config.masks)
 
 
-def _from_own(data: dict[str, Any]) -> GPTConfig:
+def _from_own_format(data: dict[str, Any]) -> GPTConfig:
     known = {field.name for field in fields(GPTConfig)}
     values = {name: value for name, value in data.items() if name in known}
     mask = values.get("mask", "causal()")
@@ -119,8 +118,8 @@ def _from_own(data: dict[str, Any]) -> GPTConfig:
     return GPTConfig(**values)
 
 
-def _written(mask: Mask) -> str:
-    """The expression of a mask, if it reads back as the same mask; data such as document ids belongs to a call."""
+def _mask_expression(mask: Mask) -> str:
+    """The expression of a mask. A mask that contains data, such as document ids, has none and belongs to a call."""
     text = repr(mask)
     try:
         parse(text)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rearview.errors import Unsupported
 from rearview.models.checkpoint.gpt import ACTIVATIONS
-from rearview.models.checkpoint.names import Theirs, linear
+from rearview.models.checkpoint.names import StoredParameter, linear
 from rearview.models.t5 import T5, T5Config
 
 Model, types = T5, ("t5",)
@@ -22,11 +22,11 @@ HEAD = "lm_head.weight"
 def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> T5Config:
     projection = data.get("feed_forward_proj", "relu")
     gated, _, word = projection.rpartition("-")
-    # T5 v1.1 says gelu and means the approximation.
+    # In T5 v1.1, "gated-gelu" means the tanh approximation.
     activation = "gelu_new" if projection == "gated-gelu" else word
     if activation not in ACTIVATIONS or gated not in ("", "gated"):
-        raise Unsupported("This T5 cannot be read", [f"its feed_forward_proj is {projection}"])
-    said_tied = data.get("tie_word_embeddings", True)
+        raise Unsupported("This T5 cannot be loaded", [f"its feed_forward_proj is {projection}"])
+    is_tied = data.get("tie_word_embeddings", True)
     return T5Config(
         vocab_size=data.get("vocab_size", 32128),
         layers=data.get("num_layers", 6),
@@ -37,9 +37,9 @@ def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> T5Config:
         hidden=data.get("d_ff", 2048),
         gated=gated == "gated",
         activation=ACTIVATIONS[activation],
-        # Recent configs say "tied" of every T5; what is in the file decides.
-        tied=HEAD not in tensors if tensors else said_tied,
-        scaled=data.get("scale_decoder_outputs", said_tied),
+        # Recent configs claim that every T5 is tied, so the tensors of the file decide.
+        tied=HEAD not in tensors if tensors else is_tied,
+        scaled=data.get("scale_decoder_outputs", is_tied),
         buckets=data.get("relative_attention_num_buckets", 32),
         furthest=data.get("relative_attention_max_distance", 128),
         norm_eps=data.get("layer_norm_epsilon", 1e-6),
@@ -52,7 +52,9 @@ def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> T5Config:
 def to_json(config: T5Config) -> dict[str, Any]:
     word = {"gelu_tanh": "gelu" if config.gated else "gelu_new"}.get(config.activation, config.activation)
     if config.gated and config.activation == "gelu":
-        raise Unsupported("This T5 cannot be saved", ["its gated GELU is exact, and T5 knows the approximation only"])
+        raise Unsupported(
+            "This T5 cannot be saved", ["its gated GELU is exact, and the format only has the tanh approximation"]
+        )
     return {
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
@@ -77,20 +79,20 @@ def to_json(config: T5Config) -> dict[str, Any]:
     }
 
 
-def names(config: T5Config) -> dict[str, Theirs]:
-    found = {"tokens.weight": Theirs(("shared.weight",))}
+def names(config: T5Config) -> dict[str, StoredParameter]:
+    found = {"tokens.weight": StoredParameter(("shared.weight",))}
     if not config.tied:
-        found["head.weight"] = Theirs((HEAD,))
+        found["head.weight"] = StoredParameter((HEAD,))
     for stack, layers in (("encoder", config.layers), ("decoder", config.decoder_layers or config.layers)):
         table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found[f"{stack}.relative.table.weight"] = Theirs((table,))
+        found[f"{stack}.relative.table.weight"] = StoredParameter((table,))
         found |= linear(f"{stack}.norm", f"{stack}.final_layer_norm", bias=False)
         for n in range(layers):
             found |= _block(f"{stack}.blocks.{n}", f"{stack}.block.{n}.layer", config, cross=stack == "decoder")
     return found
 
 
-def _block(ours: str, theirs: str, config: T5Config, *, cross: bool) -> dict[str, Theirs]:
+def _block(ours: str, theirs: str, config: T5Config, *, cross: bool) -> dict[str, StoredParameter]:
     attention = f"{theirs}.0.SelfAttention"
     found = linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", bias=False)
     found |= linear(f"{ours}.attention.qkv", *(f"{attention}.{part}" for part in "qkv"), bias=False)

@@ -1,4 +1,4 @@
-"""The tensors of a folder: one safetensors file, or shards with an index.
+"""The tensors of a folder: one safetensors file, or several with an index.
 
 >>> import tempfile
 >>> with Tensors("nowhere"):
@@ -21,12 +21,12 @@ from torch import Tensor
 from rearview.errors import BadArgument, BadFile, MissingExtra
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-# What a model is called inside another: GPT2Model's own tensors are named without the prefix of GPT2LMHeadModel.
+# A bare GPT2Model or BertModel is saved without the prefix that its tensors have inside a larger model.
 PREFIXES = ("transformer.", "bert.")
 
 
 class Tensors(Mapping[str, Tensor]):
-    """By name, read when asked for. To be used in a `with` statement."""
+    """A mapping from names to tensors, which are read on access. Use it in a `with` statement."""
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
@@ -39,10 +39,10 @@ class Tensors(Mapping[str, Tensor]):
                 file = self._open.enter_context(_safe_open()(path, framework="pt"))
             except FileNotFoundError:
                 self._open.close()
-                raise BadFile(path, "is named by the index of shards and is not there") from None
+                raise BadFile(path, "is listed in the index of shards and does not exist") from None
             except Exception as error:  # safetensors raises an exception type of its own.
                 self._open.close()
-                raise BadFile(path, f"is damaged, or no safetensors file: {error}") from error
+                raise BadFile(path, f"is damaged or not a safetensors file: {error}") from error
             self._file_of |= dict.fromkeys(file.keys(), file)
         return self
 
@@ -58,7 +58,7 @@ class Tensors(Mapping[str, Tensor]):
         for known in (name, bare):
             if known in self._file_of:
                 return self._file_of[known].get_tensor(known)
-        raise BadFile(self.folder, f"has no tensor {name}, which its config.json asks for")
+        raise BadFile(self.folder, f"has no tensor {name}, which its config.json requires")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file_of)
@@ -73,15 +73,18 @@ class Tensors(Mapping[str, Tensor]):
         if not index.exists():
             advice = ""
             if (self.folder / "pytorch_model.bin").exists():
-                advice = "pytorch_model.bin is a pickle, which can run code and is not read; save it as safetensors."
-            came = "neither that nor an index of shards"
-            raise BadArgument("folder", expected=f"{WHOLE} in {self.folder}", came=came, advice=advice)
+                advice = (
+                    "pytorch_model.bin is a pickle, which can run code and is never loaded; "
+                    "save the model as safetensors."
+                )
+            got = "neither that nor an index of shards"
+            raise BadArgument("folder", expected=f"{WHOLE} in {self.folder}", got=got, advice=advice)
         try:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise BadFile(index, f"is no index of shards: {error}") from error
+            raise BadFile(index, f"is not an index of shards: {error}") from error
         for shard in shards:
-            # A shard is a file of this folder; a path that leads elsewhere is not followed.
+            # A shard must be a file of this folder; other paths are not followed.
             if Path(shard).name != shard:
                 raise BadFile(index, f"names a shard outside the folder: {shard}")
         return [self.folder / shard for shard in sorted(shards)]

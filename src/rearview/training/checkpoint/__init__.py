@@ -1,7 +1,7 @@
-"""A run on the disk: checkpoints that are whole or not there, and how to go on from one.
+"""Checkpoints on the disk: each is complete or absent, and a run can be resumed from any of them.
 
 OUT/
-  step-000200/           what transformers and `rearview generate` read, and what training needs besides
+  step-000200/           what transformers and `rearview generate` read, and what training needs in addition
     config.json, model.safetensors
     rearview_tokenizer.json, or tokenizer.json and tokenizer_config.json
     optimizer.safetensors
@@ -10,14 +10,14 @@ OUT/
 """
 
 from rearview.training.checkpoint.folders import best, checkpoints, clean, model_folder, newest, prune
-from rearview.training.checkpoint.read import Resumed, read_checkpoint
+from rearview.training.checkpoint.reader import Checkpoint, read_checkpoint
 from rearview.training.checkpoint.record import Record
-from rearview.training.checkpoint.write import NotSaved, write_checkpoint
+from rearview.training.checkpoint.writer import NotSaved, write_checkpoint
 
 __all__ = [
+    "Checkpoint",
     "NotSaved",
     "Record",
-    "Resumed",
     "best",
     "checkpoints",
     "clean",

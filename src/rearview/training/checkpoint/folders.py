@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which there are, which is newest, which is best, which may go.
+"""The checkpoints of a run: which exist, which is the newest, which is the best, and which are removed.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -20,16 +20,18 @@ from rearview.errors import BadArgument, BadFile
 from rearview.training.checkpoint.record import Record
 
 NAME = re.compile(r"step-(\d{6,})")
-# What is being written, or being replaced: never read, and removed by the next run.
+# A checkpoint that is being written or replaced: it is never read, and the next run removes it.
 UNFINISHED = re.compile(r"\.step-\d{6,}\.\d+\.(part|old)")
 KEPT = 2
 
 
 def name_of(step: int) -> str:
+    """The name of a checkpoint."""
     return f"step-{step:06}"
 
 
 def step_of(path: Path) -> int:
+    """The step of a checkpoint, from its name."""
     found = NAME.fullmatch(path.name)
     assert found, f"{path} is not a checkpoint"
     return int(found[1])
@@ -47,27 +49,25 @@ def newest(out: str | os.PathLike[str]) -> Path:
     """The checkpoint with the most steps."""
     found = checkpoints(out)
     if not found:
-        came = "which has none" if Path(out).is_dir() else "which is not there"
-        raise BadArgument(
-            "out", expected="a folder with checkpoints, as rearview train writes it", came=f"{out}, {came}"
-        )
+        got = "which has none" if Path(out).is_dir() else "which does not exist"
+        raise BadArgument("run", expected="a folder with checkpoints of rearview train", got=f"{out}, {got}")
     return found[-1]
 
 
 def best(out: str | os.PathLike[str]) -> Path:
-    """The checkpoint with the lowest validation loss; the newest, where none was measured."""
+    """The checkpoint with the lowest validation loss; the newest, if none was validated."""
     losses = {path: loss for path in checkpoints(out) if (loss := _validation(path)) is not None}
     return min(losses, key=lambda path: losses[path]) if losses else newest(out)
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder to load a model from: the newest checkpoint of a run, or the folder itself, if it holds a model."""
+    """The folder to load a model from: the newest checkpoint of a run, or the folder itself if it has none."""
     folder = Path(path)
     return newest(folder) if checkpoints(folder) else folder
 
 
 def prune(out: str | os.PathLike[str]) -> None:
-    """Keep the newest two and the best."""
+    """Remove all checkpoints but the newest two and the best."""
     found = checkpoints(out)
     for path in found:
         if path not in (*found[-KEPT:], best(out)):
@@ -75,17 +75,17 @@ def prune(out: str | os.PathLike[str]) -> None:
 
 
 def clean(out: str | os.PathLike[str]) -> None:
-    """Remove what a killed run left unfinished."""
+    """Remove the unfinished checkpoints of a run that was killed."""
     for path in Path(out).iterdir():
         if UNFINISHED.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint; at no time is there half of one under its name."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.old")
-    os.replace(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    """Remove a checkpoint; at no time is there a part of one under its name."""
+    renamed = path.with_name(f".{path.name}.{os.getpid()}.old")
+    os.replace(path, renamed)
+    shutil.rmtree(renamed, ignore_errors=True)
 
 
 def _validation(path: Path) -> float | None:

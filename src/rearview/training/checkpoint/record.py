@@ -1,11 +1,11 @@
-"""training.json: what a checkpoint knows of its run, and the checksum of each of its files and of itself.
+"""training.json: the step and the settings of a checkpoint, and the checksum of each of its files and of itself.
 
 >>> record = Record(step=7, config={}, fingerprint="", validation=None, files={})
 >>> Record.from_bytes(record.to_bytes(), "training.json") == record
 True
 >>> Record.from_bytes(record.to_bytes().replace(b"7", b"8"), "training.json")
 Traceback (most recent call last):
-rearview.errors.BadFile: training.json: is damaged: its checksum does not fit.
+rearview.errors.BadFile: training.json: is damaged: its checksum does not match.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rearview.errors import BadFile
 
@@ -23,10 +22,17 @@ NAME = "training.json"
 
 @dataclass(frozen=True)
 class Record:
-    """`config`: the `TrainConfig`. `validation`: the loss at this step, if it was measured. `files`: size, checksum."""
+    """What a checkpoint knows of its run.
+
+    Args:
+        config: the settings, as `TrainConfig.to_json` returns them.
+        fingerprint: the fingerprint of the text.
+        validation: the validation loss at this step, if it was measured.
+        files: the size and checksum of each file.
+    """
 
     step: int
-    config: dict[str, Any]
+    config: dict[str, object]
     fingerprint: str
     validation: float | None
     files: dict[str, tuple[int, str]]
@@ -43,9 +49,9 @@ class Record:
             files = {name: (size, digest) for name, (size, digest) in body["files"].items()}
             record = cls(**{**body, "files": files})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadFile(path, f"is damaged, or not the record of a checkpoint: {error}.") from error
+            raise BadFile(path, f"is damaged, or is not the record of a checkpoint: {error}.") from error
         if checksum != _checksum(body):
-            raise BadFile(path, "is damaged: its checksum does not fit.")
+            raise BadFile(path, "is damaged: its checksum does not match.")
         return record
 
     @classmethod
@@ -57,25 +63,25 @@ class Record:
             raise BadFile(path, f"cannot be read: {error.strerror}.") from error
 
     def damage(self, folder: Path) -> BadFile | None:
-        """The first file that is not as it was written."""
+        """The first file that differs from what was written."""
         for name, (size, digest) in self.files.items():
             path = folder / name
             try:
-                came = path.stat().st_size
-                if came != size:
-                    return BadFile(path, f"is damaged: it should have {size} bytes and has {came}.")
+                got = path.stat().st_size
+                if got != size:
+                    return BadFile(path, f"is damaged: expected {size} bytes, got {got}.")
                 if checksum_of(path) != digest:
-                    return BadFile(path, "is damaged: its checksum does not fit.")
+                    return BadFile(path, "is damaged: its checksum does not match.")
             except OSError as error:
                 return BadFile(path, f"is damaged: {error.strerror}.")
         return None
 
 
 def checksum_of(path: Path) -> str:
-    """SHA-256 of a file."""
+    """The SHA-256 checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _checksum(body: dict[str, Any]) -> str:
+def _checksum(body: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

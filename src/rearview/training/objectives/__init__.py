@@ -1,4 +1,4 @@
-"""What a model learns to predict: the next token, hidden tokens, hidden spans."""
+"""Training objectives: the next token (GPT), masked tokens (BERT), hidden spans (T5)."""
 
 from rearview.training.objectives.masked import MaskedTokens
 from rearview.training.objectives.next_token import NextToken

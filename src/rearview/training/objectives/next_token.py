@@ -1,4 +1,4 @@
-"""GPT's objective: at each position, the token that comes next.
+"""GPT's objective: predict the next token at each position.
 
 >>> import torch
 >>> from rearview.models import GPT, GPTConfig
@@ -11,23 +11,18 @@ torch.Size([])
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rearview.training.batches import Batch
 
 
 class NextToken:
-    """Every token is a target; nothing is drawn."""
+    """Every token is a target, and nothing is random."""
 
-    # Are there as many bits in the loss as the text has?
-    covers_text = True
-
-    def loss(self, model: Any, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
-        """The mean cross entropy, in float32 whatever the logits are."""
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
+        """The mean cross entropy, in float32 whatever the dtype of the logits."""
         if batch.ids is None:
             logits = model(batch.tokens)
         else:

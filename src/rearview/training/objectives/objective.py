@@ -1,4 +1,4 @@
-"""Which objective belongs to which model.
+"""The objective of each kind of model.
 
 >>> from rearview.models import GPT, GPTConfig
 >>> from rearview.text import ByteTokenizer
@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +24,15 @@ from rearview.training.objectives.spans import HiddenSpans
 
 
 class Objective(Protocol):
-    """What is asked of a model on a batch. `covers_text`: is every token of the text a target, once?"""
+    """The loss of a model on a batch."""
 
-    covers_text: bool
-
-    def loss(self, model: Any, batch: Batch, generator: torch.Generator) -> Tensor: ...
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
+        """A scalar; random choices are drawn from `generator`."""
+        ...
 
 
 def specials_for(kind: str, context: int) -> tuple[str, ...]:
-    """The special tokens that a model of this kind needs, in texts of this length.
+    """The special tokens that a model of this kind needs, for rows of `context` tokens.
 
     >>> specials_for("bert", 128)
     ('<end>', '<mask>', '<pad>')
@@ -40,13 +40,13 @@ def specials_for(kind: str, context: int) -> tuple[str, ...]:
     if kind == "bert":
         return (END, MASK, PAD)
     if kind == "t5":
-        # A span for every twenty tokens is what is asked for; some more, for longer texts later.
+        # There is about one span per twenty tokens; a few more sentinels allow for longer texts later.
         return (END, PAD, *(sentinel(n) for n in range(max(16, context // 16))))
     return (END,)
 
 
 def objective_of(model: nn.Module, tokenizer: Tokenizer) -> Objective:
-    """The next token for a GPT, hidden tokens for a BERT, hidden spans for a T5."""
+    """The objective of a model: `NextToken` for a GPT, `MaskedTokens` for a BERT, `HiddenSpans` for a T5."""
     if isinstance(model, GPT):
         return NextToken()
     if isinstance(model, BERT):
@@ -59,11 +59,14 @@ def objective_of(model: nn.Module, tokenizer: Tokenizer) -> Objective:
         if not tokenizer.sentinel_ids:
             raise _lacks(sentinel(0), "T5")
         return HiddenSpans(sentinels=tokenizer.sentinel_ids, start_id=model.config.start_id, end_id=model.config.end_id)
-    raise BadArgument("model", expected="a GPT, BERT or T5, or an objective of its own", came=type(model).__name__)
+    raise BadArgument("model", expected="a GPT, BERT or T5, or any module with an objective=", got=type(model).__name__)
 
 
 def _lacks(name: str, model: str) -> BadArgument:
-    advice = f'Make it with specials=specials_for("{model.lower()}", context).'
+    advice = f'Create it with specials=specials_for("{model.lower()}", context).'
     return BadArgument(
-        "tokenizer", expected=f"one with the token {name}, which a {model} needs", came="none", advice=advice
+        "tokenizer",
+        expected=f"a tokenizer with the token {name}, which a {model} needs",
+        got="one without it",
+        advice=advice,
     )

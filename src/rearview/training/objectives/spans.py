@@ -1,4 +1,4 @@
-"""T5's objective: spans are cut out of a text, each replaced by a sentinel; the answer is what was in them.
+"""T5's objective: spans of a text are replaced by sentinels, and the model predicts their content.
 
 >>> import torch
 >>> objective = HiddenSpans(sentinels=(101, 102), start_id=100, end_id=99)
@@ -12,23 +12,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rearview.masks import Mask, padding
 from rearview.training.batches import Batch
 
-# The target of a position that holds nothing; cross_entropy leaves it out.
+# The target of a padded position, which cross_entropy ignores.
 NO_TARGET = -100
 
 
 class HiddenSpans:
-    """A `share` of the tokens is hidden, in spans of `mean_length` on average."""
-
-    covers_text = False
+    """A fraction `share` of the tokens is hidden, in spans of `mean_length` on average."""
 
     def __init__(
         self,
@@ -43,7 +40,7 @@ class HiddenSpans:
         self.share, self.mean_length = share, mean_length
 
     def cut(self, tokens: list[int], generator: torch.Generator) -> tuple[list[int], list[int]]:
-        """A text with sentinels for its spans, and the spans behind their sentinels."""
+        """A text with a sentinel for each span, and the spans, each after its sentinel."""
         hidden = min(max(1, round(len(tokens) * self.share)), max(1, len(tokens) - 1))
         kept = len(tokens) - hidden
         spans = min(max(1, round(hidden / self.mean_length)), len(self.sentinels), hidden, max(1, kept - 1))
@@ -60,7 +57,7 @@ class HiddenSpans:
         return asked + tokens[at:] + end, answer + end
 
     def pairs(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Mask | None, Tensor, Tensor]:
-        """Encoder tokens and who of them is real, decoder tokens, and the decoder's targets."""
+        """The tokens of the encoder and their padding mask, the tokens of the decoder, and its targets."""
         rows = [self.cut(tokens, generator) for tokens in _longest_documents(batch)]
         lengths = [len(asked) for asked, _ in rows]
         longest = max(len(answer) for _, answer in rows)
@@ -72,16 +69,16 @@ class HiddenSpans:
         mask = padding(lengths) if min(lengths) < max(lengths) else None
         return asked.to(device), mask, decoder.to(device), targets.to(device)
 
-    def loss(self, model: Any, batch: Batch, generator: torch.Generator) -> Tensor:
-        """The mean cross entropy of the answers."""
+    def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
+        """The mean cross entropy of the spans."""
         asked, mask, decoder, targets = self.pairs(batch, generator)
-        # Padding in the decoder stands behind every real token, which look back only: it needs no mask.
+        # Padding in the decoder follows every real token, and the decoder is causal: it needs no mask.
         logits = model(asked, decoder, mask=mask)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NO_TARGET)
 
 
 def _parts(total: int, count: int, generator: torch.Generator) -> list[int]:
-    """`total` as `count` numbers of at least 1 (fewer than that: at least 0), every way equally likely."""
+    """`total` as a sum of `count` numbers of at least 1, each way equally likely; of at least 0 if it is too small."""
     if total < count:
         return [1] * total + [0] * (count - total)
     cuts = (torch.randperm(total - 1, generator=generator)[: count - 1] + 1).sort().values.tolist()
@@ -89,7 +86,7 @@ def _parts(total: int, count: int, generator: torch.Generator) -> list[int]:
 
 
 def _longest_documents(batch: Batch) -> list[list[int]]:
-    """Of a row with several documents the longest: an answer is about one text."""
+    """The longest document of each row: spans are hidden in one text."""
     if batch.ids is None:
         return batch.tokens.tolist()
     found = []

@@ -1,0 +1,112 @@
+"""load(): a model from a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, overload
+
+import torch
+
+from rearview.errors import BadArgument, BadFile, Unsupported
+from rearview.models.bert import BERT
+from rearview.models.checkpoint import bert, gpt, t5
+from rearview.models.checkpoint.tensors import Tensors
+from rearview.models.gpt import GPT
+from rearview.models.model import Model
+from rearview.models.t5 import T5
+
+M = TypeVar("M", bound=Model)
+
+# Each module has Model, types (the model_type values it reads), from_json, to_json and names.
+ARCHITECTURES = (gpt, bert, t5)
+
+
+@overload
+def load(
+    folder: str | os.PathLike[str], *, dtype: torch.dtype | None = ..., device: str | None = ...
+) -> GPT | BERT | T5: ...
+
+
+@overload
+def load(
+    folder: str | os.PathLike[str], kind: type[M], *, dtype: torch.dtype | None = ..., device: str | None = ...
+) -> M: ...
+
+
+def load(
+    folder: str | os.PathLike[str],
+    kind: type[Model] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | None = None,
+) -> Model:
+    """Load the model of a folder, in evaluation mode.
+
+    Args:
+        kind: the class that is expected; another one raises `BadArgument`.
+        dtype: the dtype of the parameters, by default that of the file.
+    """
+    path = Path(folder)
+    data = read_config(path)
+    architecture = architecture_of(data, path)
+    if kind is not None and architecture.Model is not kind:
+        got = f"{data['model_type']!r}, a {architecture.Model.__name__}"
+        raise BadArgument("folder", expected=f"a {kind.__name__}", got=got)
+    with Tensors(path) as tensors:
+        config = architecture.from_json(data, tensors.names)
+        # On the meta device the model takes no memory and no random numbers; every parameter comes from the file.
+        with torch.device("meta"):
+            model = architecture.Model(config)
+        state = {}
+        for name, stored in architecture.names(config).items():
+            found = stored.read(tensors)
+            wanted = model.get_parameter(name).shape
+            if found.shape != wanted:
+                got = f"{list(found.shape)} ({', '.join(stored.names)})"
+                raise BadFile(path, f"the config requires {name} of shape {list(wanted)}, the file has {got}")
+            state[name] = found.to(device=device, dtype=dtype or found.dtype).contiguous()
+    return _filled(model, state)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The folder's config.json."""
+    if not path.is_dir():
+        raise BadArgument(
+            "folder", expected="a folder with config.json and safetensors", got=f"{path}, which is not a folder"
+        )
+    file = path / "config.json"
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadArgument(
+            "folder", expected="a folder with config.json and safetensors", got=f"{path}, without config.json"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BadFile(file, f"cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise BadFile(file, "should hold one JSON object")
+    return data
+
+
+def architecture_of(data: dict[str, Any], path: Path) -> ModuleType:
+    """The module of `ARCHITECTURES` that reads this config."""
+    for architecture in ARCHITECTURES:
+        if data.get("model_type") in architecture.types:
+            return architecture
+    known = ", ".join(name for architecture in ARCHITECTURES for name in architecture.types)
+    reason = f"its model_type is {data.get('model_type')!r}; supported are {known}"
+    raise Unsupported(f"The model in {path} cannot be loaded", [reason])
+
+
+def _filled(model: Model, state: dict[str, torch.Tensor]) -> Model:
+    config: Any = model.config
+    # A tied head shares the tensor of the embedding; assigning by name would make two tensors of it.
+    model.load_state_dict(state, strict=False, assign=True)
+    if getattr(config, "tied", True):
+        model.get_submodule("head").weight = model.get_submodule("tokens").weight
+    left = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    assert not left, f"names() lacks {left}"
+    return model.eval()
