@@ -1,0 +1,1 @@
+"""Experiments on a model: what is changed, which outputs move, and how rounding is told from a leak."""

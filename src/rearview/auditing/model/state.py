@@ -1,0 +1,217 @@
+"""The state of a model, saved before an audit and restored after it, whatever happens in between.
+
+>>> import torch
+>>> from rearview.auditing.model.state import preserved_state
+>>> model = torch.nn.BatchNorm1d(2)
+>>> with preserved_state(model):
+...     _ = model(torch.randn(8, 2))
+>>> model.running_mean.tolist(), model.training
+([0.0, 0.0], True)
+
+A model may change itself as it runs: it counts in a buffer, keeps the last batch in an attribute, or swaps a module
+(BigBird replaces its sparse attention at the first short input). Modules, flags and strings are restored before every
+run, so that all runs of an audit are runs of the same model. Numbers and tensors are restored before every run only
+where two runs of the same input would differ otherwise, and in any case after the audit.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+# Parameters are copied up to this many bytes. Few models write to their parameters in a forward pass.
+MOST_BYTES_COPIED = 1 << 28
+# What every module has. Hooks are the auditor's business, and so is the mode.
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+Flag = bool | str | None
+
+
+@contextmanager
+def preserved_state(model: object) -> Iterator[None]:
+    """Restore modules, attributes, mode, buffers, parameters, gradients, generators and threads on exit."""
+    generators, threads = _Generators(), torch.get_num_threads()
+    dtype = torch.get_default_dtype()
+    modules = modules_of(model)
+    training = [module.training for module in modules]
+    parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
+    flags = [(parameter.requires_grad, parameter.grad) for parameter in parameters]
+    small = sum(parameter.nbytes for parameter in parameters) <= MOST_BYTES_COPIED
+    saved = [parameter.detach().clone() for parameter in parameters] if small else []
+    versions = [parameter._version for parameter in parameters]
+    state = ModelState(model)
+    try:
+        yield
+    finally:
+        state.restore(values=True)
+        for module, was in zip(modules, training, strict=True):
+            module.training = was
+        for parameter, (requires_grad, gradient) in zip(parameters, flags, strict=True):
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = gradient
+        with torch.no_grad():
+            for parameter, value, version in zip(parameters, saved, versions[: len(saved)], strict=True):
+                if parameter._version != version:
+                    parameter.copy_(value)
+        generators.restore()
+        torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+def modules_of(model: object) -> list[nn.Module]:
+    """All modules of a model; of a bound method, those of the object that it is bound to."""
+    owner = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+    return list(owner.modules()) if isinstance(owner, nn.Module) else []
+
+
+class ModelState:
+    """Modules, attributes and buffers of a model, and of its configuration, as they were when this was created."""
+
+    def __init__(self, model: object):
+        self.undone: dict[str, None] = {}
+        """Names of what the model had changed and `restore` put back."""
+        modules = modules_of(model)
+        paths = {id(module): path for module in modules[:1] for path, module in module.named_modules()}
+        self._holders = [_Holder(paths.get(id(module), ""), module) for module in modules]
+        configs = {id(config): config for module in modules if (config := getattr(module, "config", None)) is not None}
+        self._holders += [_Holder("config", config) for config in configs.values() if hasattr(config, "__dict__")]
+
+    def restore(self, *, values: bool) -> None:
+        """Put back modules, flags and strings; with `values` numbers, tensors, lists and dicts too."""
+        for holder in self._holders:
+            for name in holder.restore(values=values):
+                self.undone[name] = None
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of everything that is not as it was, except for what was None: a cache that was filled."""
+        return [name for holder in self._holders for name in holder.changed()]
+
+
+class _Holder:
+    """What one module, or one configuration, holds."""
+
+    def __init__(self, path: str, owner: Any):
+        self.path = path
+        # A compiled module keeps its parts in C++, where no Python code swaps them.
+        has_parts = isinstance(owner, nn.Module) and not isinstance(owner, torch.jit.ScriptModule)
+        self.modules: dict[str, Any] = owner._modules if has_parts else {}
+        self.buffers: dict[str, Any] = owner._buffers if has_parts else {}
+        # A lazy module becomes another class at its first call.
+        fixed = isinstance(owner, (LazyModuleMixin, torch.jit.ScriptModule))
+        self.attributes: dict[str, Any] = {} if fixed else vars(owner)
+        self.saved_modules = dict(self.modules)
+        self.saved_buffers = {name: (buffer, _copied(buffer)) for name, buffer in self.buffers.items()}
+        self.saved_attributes = {
+            name: (value, _copied(value)) for name, value in self.attributes.items() if name not in OF_EVERY_MODULE
+        }
+
+    def restore(self, *, values: bool) -> list[str]:
+        found = []
+        for name in [*self.modules, *self.saved_modules]:
+            if self.modules.get(name) is not self.saved_modules.get(name):
+                found.append(self._named(name))
+        if found:
+            self.modules.clear()
+            self.modules.update(self.saved_modules)
+        for name, (value, _) in self.saved_attributes.items():
+            now = self.attributes.get(name, _MISSING)
+            if now is not value and isinstance(value, Flag) and isinstance(now, bool | str) and now != value:
+                self.attributes[name] = value
+                found.append(self._named(name))
+        return found + (self._restore_values() if values else [])
+
+    def _restore_values(self) -> list[str]:
+        found = []
+        for held, saved in ((self.buffers, self.saved_buffers), (self.attributes, self.saved_attributes)):
+            for name in [name for name in held if name not in saved and name not in OF_EVERY_MODULE]:
+                del held[name]
+            for name, (value, copied) in saved.items():
+                if held.get(name, _MISSING) is not value or not _same(value, copied):
+                    held[name] = value
+                    _put_back(value, copied)
+                    found.append(self._named(name))
+        return found
+
+    def changed(self) -> list[str]:
+        found = [name for name in self.saved_modules if self.modules.get(name) is not self.saved_modules[name]]
+        for held, saved in ((self.buffers, self.saved_buffers), (self.attributes, self.saved_attributes)):
+            found += [
+                name
+                for name, (value, copied) in saved.items()
+                if value is not None and (held.get(name, _MISSING) is not value or not _same(value, copied))
+            ]
+        return [self._named(name) for name in found]
+
+    def _named(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+_MISSING = object()
+
+
+def _copied(value: Any) -> Any:
+    """A copy of what can be written to; the value itself of anything else."""
+    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        return value.detach().clone() if value.nbytes <= MOST_BYTES_COPIED else value
+    return value.copy() if isinstance(value, (list, dict, set, deque)) else value
+
+
+def _same(value: Any, copied: Any) -> bool:
+    if value is copied:
+        return True
+    if isinstance(value, Tensor):
+        return value.shape == copied.shape and bool(((value == copied) | ((value != value) & (copied != copied))).all())
+    if isinstance(value, dict):
+        return value.keys() == copied.keys() and all(value[key] is copied[key] for key in copied)
+    return len(value) == len(copied) and all(a is b for a, b in zip(value, copied, strict=True))
+
+
+def _put_back(value: Any, copied: Any) -> None:
+    """Give a value back what it held."""
+    if value is copied or _same(value, copied):
+        return
+    if isinstance(value, Tensor):
+        with torch.no_grad():
+            value.data = copied.clone()
+        return
+    value.clear()
+    value.extend(copied) if isinstance(value, (list, deque)) else value.update(copied)
+
+
+class _Generators:
+    """The states of the random generators of torch, Python and, where it is loaded, numpy."""
+
+    def __init__(self) -> None:
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self.python = random.getstate()
+        self.numpy: Any = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a model might draw from, so that two runs draw the same."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        # The same without a look at every kind of device, which would take longer than many a model.
+        torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)

@@ -1,0 +1,94 @@
+"""Ops that raise an exception for some values, and whether the program would catch it.
+
+Whether an exception occurs depends on the input, so a program that catches one has a branch that the run does not
+show. The ops that may raise are collected during the proof. Then the program is run again and one of them fails on
+purpose: if the program does not stop, it has caught the exception, and nothing is proven.
+
+>>> import torch
+>>> from rearview.auditing.proof import prove
+>>> table = torch.zeros(9, 2)
+>>> def rare(tokens):
+...     try:
+...         return table[tokens]
+...     except IndexError:
+...         return torch.ones(*tokens.shape, 2) * tokens.sum()
+>>> prove(rare, torch.zeros(1, 3, dtype=torch.long)).value_escapes[0].place.op
+'index, which may raise an exception that the program catches'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rearview.auditing.proof.kernels import definition_of
+from rearview.auditing.proof.op_call import Heard, OpCall
+
+# Names of ops without namespace, overload and the final underscore.
+MAY_FAIL = {
+    *("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put", "index_select", "index_add"),
+    *("index_copy", "index_fill", "index_reduce", "gather", "take", "put", "scatter", "scatter_add", "scatter_reduce"),
+    *("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "embedding_renorm"),
+    *("masked_scatter", "nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss", "multilabel_margin_loss"),
+    *("_ctc_loss", "multinomial", "bernoulli", "normal", "poisson", "binomial", "geometric", "exponential", "random"),
+    *("bincount", "histc", "histogram", "repeat_interleave", "combinations", "max_unpool2d", "max_unpool3d"),
+    *("cholesky", "inverse", "cholesky_inverse", "_linalg_check_errors", "_linalg_svd", "_linalg_eigh", "linalg_eig"),
+    *("_linalg_eigvals", "linalg_lstsq", "linalg_eigvals", "linalg_ldl_solve", "geqrf", "linalg_pinv"),
+    *("_assert_async", "_functional_assert_async", "_assert_scalar", "_async_error", "segment_reduce"),
+    *("_pack_padded_sequence", "_pad_packed_sequence", "grid_sampler_2d", "_cdist_forward", "quantize_per_channel"),
+}
+# Another name for the same tensor. Torch makes more of them for sealed tensors than for others, so they do not count.
+RENAMES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+# These raise for a zero divisor, and only integers.
+DIVIDE = {"div", "floor_divide", "remainder", "fmod", "true_divide", "__rdiv__"}
+
+
+class InjectedFault(IndexError, torch.linalg.LinAlgError, ValueError):  # pyright: ignore[reportPrivateImportUsage]
+    """An error that the proof raises in place of an op."""
+
+
+def may_fail(call: OpCall) -> bool:
+    """Whether the op raises for some values of its inputs."""
+    if call.name in MAY_FAIL:
+        return True
+    if call.name not in DIVIDE:
+        return False
+    divisor = call.args[1] if len(call.args) > 1 else None
+    return isinstance(divisor, Heard) and not divisor.value.is_floating_point() and not divisor.value.is_complex()
+
+
+class OpList(TorchDispatchMode):
+    """Lists the ops that a program calls and, if `fail_at` is given, raises in place of that one."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, fail_at: int | None = None):
+        super().__init__()
+        self.ops: list[Any] = []
+        self.fail_at = fail_at
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in RENAMES:
+            return func(*args, **(kwargs or {}))
+        self.ops.append(func)
+        if len(self.ops) - 1 == self.fail_at:
+            raise InjectedFault(f"{func} raised on purpose, to see whether the program catches it")
+        # As in the proof, whose operators by definition have the memory layout of the definition.
+        definition = definition_of(func)
+        return (func if definition is None else definition.run)(*args, **(kwargs or {}))
+
+
+def catches(run: Callable[[Tensor], Any], x: Tensor, number: int) -> bool:
+    """Whether the program goes on when its op `number` raises."""
+    listed = OpList(fail_at=number)
+    try:
+        with listed:
+            run(x)
+    except Exception:
+        # The fault itself, or what the program raises in its place.
+        return False
+    return len(listed.ops) > number

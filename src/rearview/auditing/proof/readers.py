@@ -1,0 +1,120 @@
+"""Reads without an op: methods that read the memory of a tensor, seen by their Python names.
+
+>>> import torch
+>>> from rearview.auditing.proof import prove
+>>> proof = prove(lambda x: x + sum(x.flatten().tolist()), torch.rand(1, 3))
+>>> proof.value_escapes[0].place.op, bool(proof.hears.all())
+('tolist', True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from rearview.auditing.proof.sealed import LENGTH_ATTRIBUTES, LENGTHS, READERS, SealedSelection, SealedTensor
+from rearview.auditing.proof.sets import heard
+
+if TYPE_CHECKING:
+    from rearview.auditing.proof.state import ProofState
+
+# Functions that read the values of their second argument: where to split, how long each sequence is.
+BY_TENSOR = {"tensor_split", "lstm", "gru", "rnn_tanh", "rnn_relu"}
+# These give a number, or a copy; the others leave the memory itself with the program.
+COPIES = {"tolist", "__reduce_ex__", "__repr__", "__format__", *BY_TENSOR}
+
+
+# Functions that write to memory without an op, run as one op each.
+WHOLE = {"_pad_packed_sequence": torch.ops.aten._pad_packed_sequence.default}
+
+
+class Substitutes(TorchFunctionMode):
+    """Runs a few functions of torch in another way, because they read or write memory without an op."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "one_hot":
+            return one_hot(func, *args, **(kwargs or {}))
+        if name in WHOLE:
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                return self.whole(WHOLE[name], args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+    def whole(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an op without its parts being seen."""
+        return func(*args, **kwargs)
+
+
+def one_hot(func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """one_hot without a look at the largest index, which torch takes only to raise an error."""
+    if num_classes < 0:
+        return func(tensor, num_classes)
+    zeros = torch.zeros(*tensor.shape, num_classes, dtype=torch.int64, device=tensor.device)
+    return zeros.scatter(-1, tensor.unsqueeze(-1), 1)
+
+
+def reads_length(func: Any, name: str) -> bool:
+    """Whether a function such as torch.numel, or the getter of an attribute, reads the length of its argument."""
+    if name == "__get__":
+        return getattr(getattr(func, "__self__", None), "__name__", "") in LENGTH_ATTRIBUTES
+    return name in LENGTHS
+
+
+class Readers(Substitutes):
+    """Reports methods that read the memory of a tensor that is not sealed, and functions that read a sealed one."""
+
+    def __init__(self, state: ProofState, step: Callable[[Any, Any, Any], Any]):
+        super().__init__()
+        self.state, self.step = state, step
+        self.depth = 0
+        """The number of functions of torch that are running, one inside the other."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in BY_TENSOR and len(args) > 1 and isinstance(args[1], Tensor):
+            with torch._C.DisableTorchFunction():
+                if args[1].dtype is torch.int64:
+                    args = self.with_value(name, args)
+        elif name in READERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], SealedTensor):
+            with torch._C.DisableTorchFunction():
+                self.read(name, args[0])
+        elif name == "__set__" and len(args) > 1 and isinstance(args[1], SealedTensor):
+            with torch._C.DisableTorchFunction():
+                return self.assign(func, *args)
+        elif args and isinstance(args[0], SealedSelection) and not self.depth and reads_length(func, name):
+            self.state.escaped(name)
+        self.depth += 1
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        finally:
+            self.depth -= 1
+
+    def whole(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return self.step(func, args, kwargs)
+
+    def with_value(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with the value of the second, which torch reads without an op."""
+        tensor = args[1]
+        value = tensor.value if isinstance(tensor, SealedTensor) else tensor
+        self.read(name, value)
+        with torch._C._DisableTorchDispatch():
+            return (args[0], value.clone(), *args[2:])
+
+    def assign(self, func: Any, target: Tensor, sealed: SealedTensor) -> Any:
+        """`tensor.data = sealed`, for a tensor from outside of the run."""
+        if heard(self.state.memory.read(sealed.value)):
+            self.state.escaped("a write into memory from outside of the run")
+        return func(target, sealed.value)
+
+    def read(self, name: str, value: Tensor) -> None:
+        state = self.state
+        if value.layout is not torch.strided or heard(state.memory.read(value)):
+            state.escaped(name, [None if value.layout is not torch.strided else state.memory.read(value)])
+        elif state.memory.read(value) is not None:
+            state.numbers_are_constants = False
+        if name not in COPIES and value.layout is torch.strided:
+            state.memory.record(value).exposed = True
