@@ -1,0 +1,1 @@
+"""Views of an observation: terminal, picture, page and sentences, all drawn from the same `LayerView`."""
