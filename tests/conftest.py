@@ -1,4 +1,4 @@
-"""What holds for every test: uninitialised memory is poison, the seed is fixed, and Ctrl-C can be sent."""
+"""Settings of every test: uninitialised memory is NaN, the seed is fixed, and Ctrl-C can be sent."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils import deterministic
 
-# A shell starts what runs in its background with SIGINT ignored, and children inherit that. Tests send it to theirs.
+# A shell starts background jobs with SIGINT ignored, and children inherit that; some tests send SIGINT to a child.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 @pytest.fixture(autouse=True, scope="session")
 def gpu_is_awake():
     if torch.cuda.is_available():
-        # The first product of the backward thread warns about a context that is not there yet.
+        # The first product in the backward thread warns about a missing context.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             one = torch.ones(1, 1, device="cuda", requires_grad=True)
@@ -25,7 +25,7 @@ def gpu_is_awake():
 
 @pytest.fixture(autouse=True)
 def poison():
-    """`torch.empty` gives NaN (integers: their largest value), so that reading what was never written shows."""
+    """`torch.empty` returns NaN (for integers the largest value), so that reads of unwritten memory are detected."""
     torch.manual_seed(0)
     deterministic.fill_uninitialized_memory = True  # pyright: ignore[reportAttributeAccessIssue]
     torch.use_deterministic_algorithms(torch.get_default_device().type == "cpu" and not torch.cuda.is_available())

@@ -1,12 +1,16 @@
-"""The tree is the architecture: imports point one way, `import rearview` is light, public names explain themselves."""
+"""The tree is the architecture: imports point one way, `import rearview` is light, public names are documented."""
 
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,18 +21,22 @@ from rearview.masks import exchange
 ROOT = Path(rearview.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-# Data flows down this list, imports point up it only; parts on one line do not know each other.
+# Data flows down this list, and imports point up only. Parts on one line do not import each other.
 ORDER = [
     {"errors"},
+    {"files"},
+    {"drawing"},  # knows nothing about attention; every part that draws uses it
+    {"codec"},  # dataclasses in .json and .npz files
     {"masks"},
     {"attention"},
-    {"integrations.transformers"},  # a part of its own: what observes a model reads its masks
-    {"explain"},
+    {"integrations.transformers"},  # a separate part: observation reads the masks of transformers models
+    {"explanation"},
     {"text"},
     {"models"},
     {"generation"},
     {"training"},
-    {"audit", "observe"},
+    {"auditing", "observation"},
+    {"comparison"},
     {"testing"},
     {"rearview"},  # the public map itself
     {"integrations"},
@@ -52,7 +60,7 @@ def module_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module of the house that a file imports, wherever the import stands."""
+    """Every module of this package that a file imports, anywhere in the file."""
     package = module_of(path) if path.stem == "__init__" else module_of(path).rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -67,7 +75,7 @@ def imported(path: Path) -> Iterator[str]:
         yield from (name for name in names if name.split(".")[0] == "rearview")
 
 
-def test_every_part_has_its_place():
+def test_every_part_is_in_the_order():
     parts = {part_of(module_of(path)) for path in FILES}
     assert {"errors", "masks", "attention", "cli"} <= parts
     assert parts <= set(LEVEL), "say in ORDER where the new part stands"
@@ -81,14 +89,27 @@ def test_imports_point_one_way(path: Path):
         assert other == part or LEVEL[other] < LEVEL[part], f"{module_of(path)} imports {module}, which stands below it"
 
 
-def test_the_importer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    # The check above is worth something only if it sees imports of every form.
+@pytest.mark.parametrize(
+    "package", [path.parent for path in FILES if path.stem == "__init__"], ids=lambda path: path.name
+)
+def test_no_module_has_the_name_of_a_public_value(package: Path):
+    """`import rearview.x as x` must give the module, and type checkers must agree."""
+    modules = {path.stem for path in package.iterdir()} - {"__init__"}
+    shown = getattr(importlib.import_module(module_of(package / "__init__.py")), "__all__", [])
+    assert not modules & set(shown)
+    # No package has the name of a public function of `rearview`.
+    functions = {name for name in rearview.__all__ if inspect.isfunction(getattr(rearview, name))}
+    assert package.name not in functions or package.parent.name == "cli"
+
+
+def test_imports_of_every_form_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # The check above is meaningful only if it finds imports of every form.
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path / "rearview")
     path = tmp_path / "rearview" / "masks" / "bad.py"
     path.parent.mkdir(parents=True)
     path.write_text(
         "import rearview.cli\nfrom rearview import models, causal\nfrom ..attention import plan\nfrom . import spans\n"
-        "def late():\n    from rearview.audit.proof import prove\n    import torch\n"
+        "def late():\n    from rearview.auditing.proof import prove\n    import torch\n"
     )
     assert list(imported(path)) == [
         "rearview.cli",
@@ -96,12 +117,12 @@ def test_the_importer_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "rearview",
         "rearview.attention",
         "rearview.masks",
-        "rearview.audit.proof",
+        "rearview.auditing.proof",
     ]
 
 
 @files
-def test_every_file_names_its_idea(path: Path):
+def test_every_file_is_named_and_documented(path: Path):
     assert path.stem not in ("utils", "util", "common", "helpers", "misc")
     assert ast.get_docstring(ast.parse(path.read_text())), "a module says what it is"
 
@@ -120,12 +141,12 @@ def test_nothing_is_evaluated_or_unpickled(path: Path):
             assert (node.value.id, node.attr) != ("torch", "load"), f"line {node.lineno}"
 
 
-# What loads only where it is used. torch brings numpy along by itself, where it is installed.
+# Packages that are imported only where they are used. torch imports numpy itself if it is installed.
 HEAVY = ["rich", "typer", "matplotlib", "transformers", "tokenizers", "safetensors", "torch._dynamo", "torch._inductor"]
 
 
 def test_importing_needs_torch_only():
-    """Neither extras nor the compiler; and it works where no extra, and no numpy, is installed."""
+    """Neither extras nor the compiler are imported, and it works without any extra and without numpy."""
     script = f"""
 import sys
 class Absent:
@@ -159,7 +180,7 @@ def public() -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(("name", "value"), public(), ids=[name for name, _ in public()])
-def test_public_names_explain_themselves(name: str, value: object):
+def test_public_names_are_documented(name: str, value: object):
     text = inspect.getdoc(value) or ""
     assert text.strip()
     assert not text.startswith(f"{name.rpartition('.')[2]}("), "the docstring that dataclass makes up is none"
@@ -168,12 +189,93 @@ def test_public_names_explain_themselves(name: str, value: object):
         assert value.__annotations__.get("return") is not None
 
 
+# Packages whose public functions, methods and attributes all have types that say more than Any.
+TYPED = [
+    "rearview",
+    "rearview.attention",
+    "rearview.attention.stats",
+    "rearview.codec",
+    "rearview.explanation",
+    "rearview.generation",
+    "rearview.integrations.transformers",
+    "rearview.masks",
+    "rearview.masks.exchange",
+    "rearview.models",
+    "rearview.models.checkpoint",
+    "rearview.observation",
+    "rearview.testing",
+    "rearview.text",
+]
+
+
+def annotations_of(value: object) -> Iterator[tuple[str, object]]:
+    """The annotations of a public function, or of a class with its bases in this package and their public members."""
+    if inspect.isclass(value):
+        for owner in (base for base in value.__mro__ if base.__module__.startswith("rearview")):
+            own = vars(owner).get("__annotations__", {})
+            yield from ((f"{owner.__name__}.{name}", hint) for name, hint in own.items() if not name.startswith("_"))
+            for name, member in vars(owner).items():
+                if not name.startswith("_") or name in ("__init__", "__call__"):
+                    function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+                    yield from ((f"{owner.__name__}.{name}", hint) for _, hint in annotations_of(function))
+    elif inspect.isfunction(value):
+        yield from ((f"{value.__name__}({name})", hint) for name, hint in value.__annotations__.items())
+
+
+def has_any(hint: object) -> bool:
+    if isinstance(hint, str):
+        return re.search(r"\bAny\b", hint) is not None
+    parts = hint if isinstance(hint, list) else typing.get_args(hint)
+    return hint is Any or any(map(has_any, parts))
+
+
+@pytest.mark.parametrize("module", TYPED)
+def test_no_public_signature_says_any(module: str):
+    package = importlib.import_module(module)
+    found = [(name, hint) for shown in package.__all__ for name, hint in annotations_of(getattr(package, shown))]
+    assert found
+    assert [name for name, hint in found if has_any(hint)] == []
+
+
+def test_any_is_found_wherever_it_is_written():
+    class Shown:
+        field: "dict[str, Any]"
+
+        def method(self, callback: Callable[[Any], int]) -> None: ...
+
+        @property
+        def value(self) -> list[Any]: ...
+
+        @classmethod
+        def of(cls, *values: Any) -> None: ...
+
+    Shown.__module__ = "rearview"
+    found = [name for name, hint in annotations_of(Shown) if has_any(hint)]
+    assert found == ["Shown.field", "Shown.method", "Shown.value", "Shown.of"]
+    assert not has_any("dict[str, Anyone]")
+
+
+def test_type_checkers_read_the_package():
+    assert (ROOT / "py.typed").read_text() == ""
+
+
+def test_a_class_name_exists_once():
+    """Private names, with an underscore, may repeat, since they are used in one file only."""
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} == set()
+
+
 def test_the_maps_are_complete():
     for module in (rearview, masks, attention, exchange):
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             assert hasattr(module, name)
-    # What the package shows is what its parts show.
+    # What the package exports is what its parts export.
     for name in rearview.__all__:
         owner = inspect.getmodule(getattr(rearview, name))
         assert owner is not None

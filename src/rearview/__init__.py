@@ -1,27 +1,51 @@
-"""Rearview: masked attention you can run, see and prove."""
+"""Rearview: masked attention you can run, see and prove.
 
-from rearview.attention import KeyValueCache, MaskedSelfAttention, Plan, alibi, attend, plan, weights
-from rearview.audit import audit
-from rearview.errors import RearviewError, Unsupported
-from rearview.explain import Trace, explain
-from rearview.masks import (
-    Mask,
-    Spans,
-    causal,
-    chunks,
-    dense,
-    dilated,
-    documents,
-    full,
-    padding,
-    per_head,
-    prefix,
-    where,
-    window,
-)
-from rearview.masks.compare import diff
-from rearview.masks.exchange.tensors import from_additive, from_bool
-from rearview.observe import observe
+A public name loads its part of the package when it is first used, so `import rearview` and `rearview --help` are quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rearview.attention import (
+        KeyValueCache,
+        MaskedSelfAttention,
+        PagedCache,
+        Pages,
+        Plan,
+        alibi,
+        attend,
+        plan,
+        statistics,
+        weights,
+    )
+    from rearview.auditing import audit
+    from rearview.errors import RearviewError, Unsupported
+    from rearview.explanation import Trace, explain
+    from rearview.masks import (
+        Mask,
+        Spans,
+        along,
+        block_diffusion,
+        causal,
+        chunks,
+        dense,
+        dilated,
+        documents,
+        full,
+        grid_window,
+        padding,
+        per_head,
+        prefix,
+        ranges,
+        shared_prefix,
+        tree,
+        where,
+        window,
+    )
+    from rearview.masks.exchange.tensors import from_additive, from_bool
+    from rearview.masks.inspection.difference import diff
+    from rearview.observation import observe
 
 __version__ = "0.1.0"
 
@@ -29,14 +53,18 @@ __all__ = [
     "KeyValueCache",
     "Mask",
     "MaskedSelfAttention",
+    "PagedCache",
+    "Pages",
     "Plan",
     "RearviewError",
     "Spans",
     "Trace",
     "Unsupported",
     "alibi",
+    "along",
     "attend",
     "audit",
+    "block_diffusion",
     "causal",
     "chunks",
     "dense",
@@ -47,12 +75,61 @@ __all__ = [
     "from_additive",
     "from_bool",
     "full",
+    "grid_window",
     "observe",
     "padding",
     "per_head",
     "plan",
     "prefix",
+    "ranges",
+    "shared_prefix",
+    "statistics",
+    "tree",
     "weights",
     "where",
     "window",
 ]
+
+# The module of each public name; names that are not listed are in `rearview.masks`.
+_MODULES = {
+    "KeyValueCache": "attention",
+    "MaskedSelfAttention": "attention",
+    "PagedCache": "attention",
+    "Pages": "attention",
+    "Plan": "attention",
+    "alibi": "attention",
+    "attend": "attention",
+    "plan": "attention",
+    "statistics": "attention",
+    "weights": "attention",
+    "audit": "auditing",
+    "RearviewError": "errors",
+    "Unsupported": "errors",
+    "Trace": "explanation",
+    "explain": "explanation",
+    "diff": "masks.inspection.difference",
+    "from_additive": "masks.exchange.tensors",
+    "from_bool": "masks.exchange.tensors",
+    "observe": "observation",
+}
+# Packages that can be used as `rearview.masks` without an import of their own.
+_PARTS = {
+    "attention", "auditing", "comparison", "drawing", "errors", "explanation", "files", "generation", "integrations",
+    "masks", "models", "observation", "testing", "text", "training",
+}  # fmt: skip
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would otherwise accept any name.
+
+    def __getattr__(name: str) -> object:
+        if name in _PARTS:
+            return import_module(f"rearview.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'rearview' has no attribute {name!r}")
+        value = getattr(import_module(f"rearview.{_MODULES.get(name, 'masks')}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PARTS})

@@ -1,43 +1,55 @@
-"""For tests: `assert_only_looks_back`, the audit as one line.
+"""For tests: `assert_only_looks_back` audits a model in one line.
 
 >>> import torch
 >>> assert_only_looks_back(lambda x: x.cumsum(1), torch.randn(2, 8))
 <Report PROVEN: ...>
 
-What fails is an AssertionError whose message is the report.
+A model that does not pass raises an AssertionError whose message is the report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Unpack
 
-from rearview.audit import Report, Verdict, audit
+from rearview.auditing import Report, Verdict, audit
+from rearview.auditing.procedure import AuditOptions, InputsT, ModelT
 from rearview.masks import Mask, causal
 
 
 class LooksAhead(AssertionError):
-    """A model that hears what its contract forbids, or of which that could not be ruled out; `report` has the rest."""
+    """A model hears what its contract forbids, or that could not be ruled out. `report` holds the audit."""
 
     def __init__(self, report: Report):
         self.report = report
-        super().__init__(f"\n{report.show()}")
+        super().__init__(str(report.show()))
 
 
 def assert_only_looks_back(
-    model: Any,
-    inputs: Any,
+    model: ModelT,
+    inputs: InputsT,
     contract: Mask = causal(),
-    call: Callable[[Any, Any], Any] | None = None,
+    call: Callable[[ModelT, InputsT], object] | None = None,
     *,
     allow_inconclusive: bool = False,
     must_prove: bool = False,
-    **options: Any,
+    **options: Unpack[AuditOptions[ModelT]],
 ) -> Report:
-    """Audit a model, and fail unless it is PROVEN or HELD. Returns the report. `options` are those of `audit`.
+    """Audit a model, and raise LooksAhead unless the verdict is PROVEN or HELD.
 
-    A check that could not have failed is no pass: INCONCLUSIVE fails too, unless `allow_inconclusive`. With
-    `must_prove` evidence is not enough: HELD fails.
+    Args:
+        model: The model, as for `audit`.
+        inputs: The inputs of one call, as for `audit`.
+        contract: The mask that says which positions each output may hear.
+        call: How to call the model, as for `audit`.
+        allow_inconclusive: Whether INCONCLUSIVE passes too. By default it fails, since a check that could not have
+            failed is not a pass.
+        must_prove: Whether only PROVEN passes.
+        options: Further arguments of `audit`.
+
+    Returns:
+        The report.
 
     >>> import torch
     >>> try:
@@ -46,12 +58,12 @@ def assert_only_looks_back(
     ...     print(str(failure).strip().splitlines()[0])
     LEAKS  <lambda>  against causal()
     """
-    report = audit(model, inputs, contract, call, **options)
+    report = replace(audit(model, inputs, contract, call, **options), must_prove=must_prove)
     wanted = {Verdict.PROVEN} if must_prove else {Verdict.PROVEN, Verdict.HELD}
     if allow_inconclusive:
         wanted.add(Verdict.INCONCLUSIVE)
     if report.verdict not in wanted:
-        # The frame of this function says nothing that the report does not.
+        # The frame of this function adds nothing to the report.
         __tracebackhide__ = True
         raise LooksAhead(report)
     return report

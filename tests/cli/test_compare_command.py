@@ -1,4 +1,4 @@
-"""rearview compare: from options to a report; Ctrl-C, going on, the report again, and every error as a message."""
+"""rearview compare: from options to a report; Ctrl-C, resuming, the report again, and every error as a message."""
 
 import json
 import os
@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from rearview.cli.compare_progress import watched
-from rearview.training import Started, Step
-from rearview.training.comparison import Progress, Trained
-from rearview.training.comparison.folder import load
+from rearview.cli.compare import FOLDERS, app
+from rearview.cli.compare_progress import shown_comparison
+from rearview.comparison import ComparisonConfig, ComparisonEvent, ExamProgress, SideEvent, load
+from rearview.training import Started, TrainingStep
 
 TEXT = "".join(f"Line {n} of a text that is about nothing in particular.\n" for n in range(80))
 SMALL = ("--context", "16", "--layers", "1", "--heads", "2", "--width", "16", "--batch", "4", "--threads", "1")
@@ -33,16 +35,17 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_it_compares_and_says_where_the_report_is(rearview, text: Path, out: Path):
+def test_it_compares_and_names_the_report(rearview, text: Path, out: Path):
     done = rearview("compare", "--text", str(text), "--out", str(out), *QUICK)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0] == (
-        "The same GPT twice, with the mask and without it: 1 layer, 2 heads, width 16, context 16, 12 steps each."
+        "Training the same GPT twice, with the mask and without it: 1 layer, 2 heads, width 16, context 16, 12 steps "
+        "each."
     )
     assert lines[1].startswith(f"Text: {text}, {len(TEXT):,} characters; the last ")
     assert re.search(r"^step 12/12   loss with the mask \d\.\d{3}   without it \d\.\d{3}   0:00 left$", done.out, re.M)
-    assert lines[-1] == f"The report, to open in a browser: {(out / 'report.html').resolve()}"
+    assert lines[-1] == f"Report: {(out / 'report.html').resolve()}"
     assert {path.name for path in out.iterdir()} == {
         "compare.json",
         "comparison.json",
@@ -61,7 +64,7 @@ def test_it_compares_and_says_where_the_report_is(rearview, text: Path, out: Pat
     assert not [c for c in done.out if not c.isprintable() and c not in "\n\t"]
 
 
-def test_what_was_found_is_printed_and_written_again(rearview, text: Path, out: Path):
+def test_the_result_is_printed_and_the_report_written_again(rearview, text: Path, out: Path):
     first = rearview("compare", "--text", str(text), "--out", str(out), *QUICK)
     found = first.out[first.out.index("With the mask, and without it\n") :]
     page = (out / "report.html").read_text()
@@ -71,10 +74,10 @@ def test_what_was_found_is_printed_and_written_again(rearview, text: Path, out: 
     assert (out / "report.html").read_text() == page
     resumed = rearview("compare", "--resume", str(out))
     assert resumed.code == 0
-    assert resumed.out == f"The comparison in {out} is finished; this is what it found.\n\n{found}"
+    assert resumed.out == f"The comparison in {out} is finished. This is its result.\n\n{found}"
 
 
-def test_the_models_can_be_talked_to(rearview, text: Path, out: Path):
+def test_both_models_can_generate(rearview, text: Path, out: Path):
     rearview("compare", "--text", str(text), "--out", str(out), *QUICK)
     for side in ("with-mask", "without-mask"):
         done = rearview("generate", str(out / side), "--prompt", "Line", "--max-tokens", "5")
@@ -82,11 +85,11 @@ def test_the_models_can_be_talked_to(rearview, text: Path, out: Path):
         assert done.out.startswith("Line")
 
 
-def test_a_text_from_a_pipe_is_kept_for_going_on(process_with_input, out: Path):
+def test_a_piped_text_is_kept_for_resuming(process_with_input, out: Path):
     done = process_with_input(TEXT.encode(), "compare", "--text", "-", "--out", str(out), *QUICK)
     assert done.returncode == 0, done.stderr
     assert (out / "text.txt").read_text() == TEXT
-    assert json.loads((out / "compare.json").read_text())["text"] == str(out / "text.txt")
+    assert json.loads((out / "compare.json").read_text())["text"] == "-"
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def process_with_input():
     return call
 
 
-def test_ctrl_c_saves_and_it_goes_on(rearview, text: Path, out: Path):
+def test_ctrl_c_saves_and_the_comparison_resumes(rearview, text: Path, out: Path):
     arguments = ("compare", "--text", str(text), "--out", str(out), *QUICK, "--steps", "100000", "--eval-every", "0")
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", "from rearview.cli import main; main()", *arguments],
@@ -117,8 +120,8 @@ def test_ctrl_c_saves_and_it_goes_on(rearview, text: Path, out: Path):
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Finishing the step and saving (again to leave at once)" in errors
-    assert rest.splitlines()[-1] == f"Stopped; both runs are saved. To go on: rearview compare --resume {out}"
+    assert "Finishing the step and saving (press again to stop at once)" in errors
+    assert rest.splitlines()[-1] == f"Stopped, and saved both runs. To resume: rearview compare --resume {out}"
     steps = [max(path.name for path in (out / side).glob("step-*")) for side in ("with-mask", "without-mask")]
     assert all(step > "step-000000" for step in steps)
     # Fewer steps than asked for are left to do, so that the test ends.
@@ -133,18 +136,18 @@ def test_ctrl_c_saves_and_it_goes_on(rearview, text: Path, out: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--text", "nowhere.txt"), "rearview: nowhere.txt: is not there."),
+        (("--text", "nowhere.txt"), "rearview: nowhere.txt: does not exist."),
         (("--steps", "0"), "rearview: steps: expected an integer of at least 1, got 0."),
-        (("--threads", "0"), "rearview: --threads: expected a number of at least 1, got 0."),
+        (("--threads", "0"), "rearview: threads: expected an integer of at least 1, got 0."),
         (("--tokenizer", "words"), "rearview: tokenizer: expected bytes, chars or bpe, got 'words'."),
         (("--heads", "5"), "rearview: width: expected a multiple of heads"),
         (("--positions", "none"), "rearview: positions: expected \"learned\" or \"rotary\", got 'none'."),
         (("--exam-windows", "0"), "rearview: exam_windows: expected an integer of at least 1, got 0."),
         (("--context", "9999999"), "rearview: context: expected fewer tokens than the training part of the text has"),
-        (("--report", "x", "--steps", "3"), "rearview: --report: expected no other option: nothing is trained, got "),
+        (("--report", "x", "--steps", "3"), "rearview: --report: expected no other option, got --steps. A"),
         (("--resume", "x", "--context", "3"), "rearview: --resume: expected no other option, got --context."),
-        (("--resume", "nowhere"), "rearview: nowhere: is not there."),
-        (("--report", "nowhere"), "rearview: nowhere: is not there."),
+        (("--resume", "nowhere"), "rearview: nowhere: does not exist."),
+        (("--report", "nowhere"), "rearview: nowhere: does not exist."),
     ],
 )  # fmt: skip
 def test_errors_are_messages(rearview, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, message: str):
@@ -153,32 +156,39 @@ def test_errors_are_messages(rearview, tmp_path: Path, monkeypatch: pytest.Monke
     assert done.code == 2
     assert done.err.startswith(message)
     assert "Traceback" not in done.err
-    # Nothing was begun that a second try would stumble over.
+    # Nothing was written that would prevent a second try.
     assert not list(tmp_path.glob("comparison/*"))
 
 
-def test_a_folder_with_anything_in_it_is_left_alone(rearview, text: Path, out: Path):
+def test_a_folder_with_other_files_is_not_written_to(rearview, text: Path, out: Path):
     out.mkdir()
     (out / "mine.txt").write_text("precious")
     done = rearview("compare", "--text", str(text), "--out", str(out), *QUICK)
     assert done.code == 2
-    assert done.err == f"rearview: --out: expected a new or an empty folder, got {out}, which has other files.\n"
+    assert done.err == f"rearview: out: expected a new or empty folder, got {out}, which has other files.\n"
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
 
 
-def test_on_a_terminal_there_are_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_options_are_the_settings_of_a_comparison():
+    options = {param.name: param.default for param in get_command(app).params if param.name not in FOLDERS | {"help"}}
+    defaults = {each.name: each.default for each in fields(ComparisonConfig)}
+    assert options.pop("warmup") is None
+    assert options == {name: defaults[name] for name in options}
+
+
+def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
-    step = Step(step=2, loss=2.5, lr=0.1, grad_norm=1.0, tokens_per_second=9.0)
-    happenings = [
-        Trained("with-mask", Started(0, 2, "float32")),
-        Trained("without-mask", Started(0, 2, "float32")),
-        Trained("with-mask", step),
-        Trained("without-mask", step),
-        Progress("with-mask", "exam", 64, 64),
+    step = TrainingStep(step=2, loss=2.5, lr=0.1, grad_norm=1.0, tokens_per_second=9.0)
+    events: list[ComparisonEvent] = [
+        SideEvent("with-mask", Started(0, 2, "float32")),
+        SideEvent("without-mask", Started(0, 2, "float32")),
+        SideEvent("with-mask", step),
+        SideEvent("without-mask", step),
+        ExamProgress("with-mask", "exam", 64, 64),
     ]
-    assert list(watched(happenings)) == happenings
+    assert list(shown_comparison(events)) == events
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
     for words in ("with the mask", "without it", "2/2", "loss 2.500", "exam, with the mask", "64/64"):
         assert words in shown

@@ -1,15 +1,17 @@
-"""rearview demo: computed, not recited; the worked example, the next word, then the mask put to the test."""
+"""rearview demo: the worked example, the next word, then the comparison, all of it computed."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from rearview import causal
 from rearview.cli import demo
-from rearview.explain.examples import FOUR_SPEAKERS
-from rearview.training.comparison import Settings, short_training
-from rearview.training.comparison.folder import load
+from rearview.cli.compare import app
+from rearview.comparison import load
+from rearview.explanation import examples
+from rearview.explanation.examples import FOUR_SPEAKERS
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_it_reads_the_weights_aloud(first_part):
 
 def test_it_computes_what_it_prints(first_part, monkeypatch: pytest.MonkeyPatch):
     arguments = {**FOUR_SPEAKERS.arguments, "query": ((0.0, 0.0),) * 4}
-    monkeypatch.setattr(demo, "FOUR_SPEAKERS", dataclasses.replace(FOUR_SPEAKERS, arguments=arguments))
+    monkeypatch.setattr(examples, "FOUR_SPEAKERS", dataclasses.replace(FOUR_SPEAKERS, arguments=arguments))
     assert "Emma — 50.0 % Frank, 50.0 % herself\n" in first_part().out
 
 
@@ -73,17 +75,17 @@ def test_strong_weights_are_coloured_on_a_terminal_only(first_part, monkeypatch:
     assert "48;2;18;140;170m  1.000" in first_part().out
 
 
-def test_the_whole_story_ends_with_the_report(whole: tuple[int, str, Path]):
+def test_the_demo_ends_with_the_report(whole: tuple[int, str, Path]):
     code, said, out = whole
     assert code == 0
     headings = [
         "1. Masked attention: only look back",
-        "2. What the mask is worth",
+        "2. Training with the mask and without it",
         "With the mask, and without it",
         "Next",
     ]
     assert sorted(headings, key=said.index) == headings
-    assert said.splitlines()[-1] == f"The report, to open in a browser: {(out / 'report.html').resolve()}"
+    assert said.splitlines()[-1] == f"Report: {(out / 'report.html').resolve()}"
     assert (out / "report.html").exists()
     # Even the quick one shows it: a lower loss and a worse exam.
     found = load(out)
@@ -91,7 +93,9 @@ def test_the_whole_story_ends_with_the_report(whole: tuple[int, str, Path]):
     assert found.without_mask.exam.bits > found.with_mask.exam.bits
 
 
-def test_what_it_points_to_works(whole: tuple[int, str, Path], rearview, tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_the_commands_that_it_suggests_work(
+    whole: tuple[int, str, Path], rearview, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     commands = [line.split("rearview ")[1].split("   ")[0] for line in whole[1].splitlines() if "  rearview " in line]
     assert [command.split()[0] for command in commands] == ["explain", "compare", "mask"]
@@ -99,27 +103,28 @@ def test_what_it_points_to_works(whole: tuple[int, str, Path], rearview, tmp_pat
     assert (tmp_path / "restaurant.html").exists()
 
 
-def test_the_quick_one_can_be_asked_for_again(whole: tuple[int, str, Path]):
+def test_the_quick_demo_can_be_repeated(whole: tuple[int, str, Path]):
     command = load(whole[2]).conditions.command
     assert command.startswith("rearview compare --context 16 --layers 1 ")
-    # Without --quick it is what `rearview compare` does by itself.
-    assert Settings().training == short_training()
+    # Every option of the command is one that `rearview compare` has.
+    assert get_command(app).make_context("compare", command.split()[2:]).params["new_tokens"] == 60
 
 
 def test_by_default_it_writes_into_a_new_temporary_folder(rearview, tmp_path, monkeypatch: pytest.MonkeyPatch):
     seen: list[Path] = []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("rearview.cli.compare_run.finish", lambda prepared, out, before_report: seen.append(out) or 0)
+    start = "rearview.cli.compare_run.start_comparison"
+    monkeypatch.setattr(start, lambda settings, given, out, before_report: seen.append(out) or 0)
     assert rearview("demo", "--quick").code == 0
     assert seen[0].parent == tmp_path
     assert seen[0].name.startswith("rearview-demo-")
 
 
-def test_a_folder_with_anything_in_it_is_left_alone(rearview, tmp_path):
+def test_a_folder_with_other_files_is_not_written_to(rearview, tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     done = rearview("demo", "--quick", "--out", str(tmp_path))
     assert (done.code, done.out) == (2, "")
-    assert "expected a new or an empty folder" in done.err
+    assert "expected a new or empty folder" in done.err
 
 
 def test_the_demo_runs_as_a_process_and_in_ascii(process, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rearview import Trace, causal, window
-from rearview.explain.examples import EXAMPLES, FOUR_SPEAKERS, I_LOVE
+from rearview.explanation.examples import EXAMPLES, FOUR_SPEAKERS, I_LOVE
 from rearview.models import GPT, GPTConfig
 from rearview.text import ByteTokenizer
 
@@ -24,7 +24,7 @@ def mine(tmp_path: Path) -> Path:
     return path
 
 
-def test_alone_it_lists_the_examples(rearview):
+def test_without_arguments_it_lists_the_examples(rearview):
     done = rearview("explain")
     assert (done.code, done.err) == (0, "")
     for name, example in EXAMPLES.items():
@@ -59,7 +59,7 @@ def test_the_tables_of_the_restaurant_as_printed(rearview, stage: str, printed: 
         assert cells == pytest.approx(figures, abs=0.005)
 
 
-def test_stages_come_in_the_order_of_the_steps(rearview):
+def test_stages_are_printed_in_the_order_of_the_steps(rearview):
     done = rearview("explain", "love", "-s", "weights", "-s", "q")
     assert done == (0, f"{I_LOVE.trace().show(stages=['q', 'weights'])}\n", "")
     assert done.out.index("Q = X' W_Q") < done.out.index("A = softmax(S + M)")
@@ -93,7 +93,7 @@ def test_npz(rearview, tmp_path: Path):
     assert "Q' = R Q" in done.out
 
 
-def test_out_writes_and_says_where(rearview, tmp_path: Path):
+def test_out_writes_files_and_names_them(rearview, tmp_path: Path):
     paths = [str(tmp_path / f"love{ending}") for ending in (".html", ".json", ".tex")]
     done = rearview("explain", "love", *(word for path in paths for word in ("--out", path)))
     assert (done.code, done.err) == (0, "")
@@ -131,17 +131,17 @@ def test_json_for_pipes(rearview, tmp_path: Path):
                         ".json or .npz, got 'restaurnt'. Did you mean restaurant?\n"),
         (["xyz"], "rearview: EXAMPLE|FILE: expected one of restaurant, love, five-tokens, or a file that ends in .json "
                   "or .npz, got 'xyz'.\n"),
-        (["--head", "1"], "rearview: EXAMPLE|FILE: expected one to explain, got --head alone.\n"),
-        (["--out", "a.html"], "rearview: EXAMPLE|FILE: expected one to explain, got --out alone.\n"),
+        (["--head", "1"], "rearview: EXAMPLE|FILE: expected an example or a file, got --head alone.\n"),
+        (["--out", "a.html"], "rearview: EXAMPLE|FILE: expected an example or a file, got --out alone.\n"),
         (["love", "--head", "1"], "rearview: head: expected a head from 0 to 0, got 1.\n"),
         (["love", "--head", "-1"], "rearview: head: expected a head from 0 to 0, got -1.\n"),
         (["love", "--stage", "weight"], "rearview: stage: expected one of x, p, x_positioned, q, k, v, scores, mask, "
                                         "masked, weights, output, got 'weight'.\n"),
-        (["love", "--mask", "causal"], "rearview: `causal` is called: write causal()\n  causal\n  ^\n"),
+        (["love", "--mask", "causal"], "rearview: `causal` must be called: write causal()\n  causal\n  ^\n"),
         (["love", "--mask", "padding([1, 2])"], "rearview: mask: expected a mask for batch 1"),
         (["love", "--mask", "documents([0])"], "rearview: documents(ids): expected an id for each of the 3 positions"),
         (["love", "--json", "--stage", "q"],
-         "rearview: --json: expected neither --head, --no-mask nor --stage: it has all, got --stage.\n"),
+         "rearview: --json: expected no --head, --no-mask or --stage: JSON has everything, got --stage.\n"),
         (["absent.json"], "rearview: absent.json: there is no such file\n"),
         (["absent/restaurant"], "rearview: absent/restaurant: expected a name that ends in .json or .npz, got "),
         (["."], "rearview: .: expected a name that ends in .json or .npz, got 'no ending'\n"),
@@ -154,7 +154,7 @@ def test_errors_are_a_message_and_exit_code_2(rearview, arguments: list[str], me
     assert "Traceback" not in done.err
 
 
-def test_a_bad_file_name_is_said_before_anything_is_written(rearview, tmp_path: Path):
+def test_a_bad_file_name_is_refused_before_anything_is_written(rearview, tmp_path: Path):
     good, bad = tmp_path / "love.html", tmp_path / "love.gif"
     done = rearview("explain", "love", "-o", str(good), "-o", str(bad))
     assert (done.code, done.out) == (2, "")
@@ -196,7 +196,7 @@ def test_the_process_says_where_a_file_is_wrong(process, tmp_path: Path):
     ]
 
 
-def test_a_stream_that_knows_only_ascii_gets_ascii(process):
+def test_an_ascii_stream_gets_ascii(process):
     done = process("explain", "restaurant", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode("ascii")
@@ -224,17 +224,20 @@ def test_a_layer_of_a_model(rearview, model: str, tmp_path: Path):
     assert trace.labels == ("I", "␣", "a", "m")
     narrow = rearview("explain", "--model", model, "--text", "I am", "--mask", "causal() & window(1)", "--json")
     weights = next(stage for stage in json.loads(narrow.out)["stages"] if stage["key"] == "weights")
-    assert weights["matrix"][0][3] == [0, 0, 0, 1]
+    assert weights["matrix"]["values"][0][3] == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "MODEL"], "--model, --text: expected both, and no example or file, got --model alone"),
+        (
+            ["--model", "MODEL"],
+            "expected both of them, without an example or a file, got --model alone",
+        ),
         (["--text", "I"], "got --text alone"),
-        (["love", "--model", "MODEL", "--text", "I"], "got an example beside them"),
-        (["love", "--layer", "1"], "--layer: expected a --model that has layers, got 1 without one"),
-        (["--model", "MODEL", "--text", ""], "--text: expected a text of one token or more, got none"),
+        (["love", "--model", "MODEL", "--text", "I"], "got an example with them"),
+        (["love", "--layer", "1"], "--layer: expected --model with it, got 1 without a model"),
+        (["--model", "MODEL", "--text", ""], "--text: expected a text of at least one token, got an empty text"),
         (["--model", "MODEL", "--text", "I", "--layer", "2"], "layer: expected a layer from 0 to 1, got 2"),
         (["--model", "MODEL", "--text", "I" * 17], "at most 16 positions, the model's context, got 17"),
         (["--model", "nowhere", "--text", "I"], "expected a folder with config.json and safetensors"),

@@ -12,7 +12,7 @@ import torch
 
 from rearview import causal, window
 from rearview.models import BERT, GPT, T5, BERTConfig, GPTConfig, T5Config
-from rearview.observe import Seen, observe
+from rearview.observation import Observation, observe
 from rearview.text import BPETokenizer, ByteTokenizer, load_tokenizer
 
 TEXT = "To be, or not to be, that is the question"
@@ -46,7 +46,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def of_model(folder: Path, text: str = TEXT, **options) -> Seen:
+def of_model(folder: Path, text: str = TEXT, **options) -> Observation:
     from rearview.models.checkpoint import load
 
     model, tokenizer = load(folder), load_tokenizer(folder)
@@ -55,7 +55,7 @@ def of_model(folder: Path, text: str = TEXT, **options) -> Seen:
     return seen
 
 
-def same(one: Seen, two: Seen) -> bool:
+def same(one: Observation, two: Observation) -> bool:
     return all(torch.allclose(a.statistics.received, b.statistics.received, atol=1e-5)
                for a, b in zip(one.layers, two.layers, strict=True))  # fmt: skip
 
@@ -65,13 +65,13 @@ def test_it_prints_all_heads_and_keeps_the_run(rearview, gpt: Path, tmp_path: Pa
     done = rearview("observe", str(gpt), "--prompt", TEXT, "--out", str(saved))
     assert (done.code, done.err) == (0, f"rearview: wrote {saved}\n")
     assert done.out.splitlines()[0] == f"gpt  ·  2 layers, 6 heads  ·  {len(TEXT)} positions"
-    seen = Seen.load(saved)
+    seen = Observation.load(saved)
     assert same(seen, of_model(gpt))
     assert seen.labels is not None
     assert seen.labels[:4] == ["T", "o", "␣", "b"]
     # Opened again it prints the same.
     assert rearview("observe", str(saved)) == (0, done.out, "")
-    for layer, row in enumerate(seen.sinks(1).tolist()):
+    for layer, row in enumerate(shares.tolist() for shares in seen.sinks(1)):
         assert re.search(rf"^ +{layer} +" + " +".join(f"{100 * x:.0f}" for x in row), done.out, re.MULTILINE)
 
 
@@ -98,22 +98,20 @@ def test_one_head_is_drawn_and_pictured(rearview, gpt: Path, tmp_path: Path):
 def test_layers_heads_and_length_are_picked(rearview, gpt: Path, tmp_path: Path):
     saved = tmp_path / "seen.npz"
     done = rearview("observe", str(gpt), "-p", TEXT, "--layers", "1", "--heads", "0,2", "-n", "10", "-o", str(saved))
-    assert done.err.startswith(f"rearview: the first 10 of {len(TEXT)} tokens, as --length says\n")
-    seen = Seen.load(saved)
+    assert done.err.startswith(f"rearview: reading the first 10 of {len(TEXT)} tokens, because of --length\n")
+    seen = Observation.load(saved)
     assert [(layer.index, layer.heads, layer.keys) for layer in seen.layers] == [(1, (0, 2), 10)]
     assert same(seen, of_model(gpt, TEXT[:10], layers=[1], heads=[0, 2]))
     long = rearview("observe", str(gpt), "-p", 3 * TEXT)
-    assert (
-        long.err == f"rearview: the first 64 of {3 * len(TEXT)} tokens, what the model's 64 positions have room for\n"
-    )
+    assert long.err == f"rearview: reading the first 64 of {3 * len(TEXT)} tokens, because the model has 64 positions\n"
     assert long.out.splitlines()[0].endswith("64 positions")
 
 
-def test_what_it_writes_is_watched_too(rearview, gpt: Path, tmp_path: Path):
+def test_generated_tokens_are_observed_too(rearview, gpt: Path, tmp_path: Path):
     saved = tmp_path / "seen.npz"
     assert rearview("observe", str(gpt), "-p", "To be", "--generate", "6", "-o", str(saved)).code == 0
-    seen = Seen.load(saved)
-    # The last token that it writes is heard by nobody.
+    seen = Observation.load(saved)
+    # No query hears the last token that is generated.
     assert seen.length == len("To be") + 5
     assert seen.labels is not None
     assert "".join(seen.labels[:5]) == "To␣be"
@@ -132,7 +130,7 @@ def test_two_models_and_two_runs_are_compared(rearview, gpt: Path, other: Path, 
     page, a, b = (tmp_path / name for name in ("changed.html", "a.npz", "b.npz"))
     done = rearview("observe", str(gpt), "-p", TEXT, "--against", str(other), "-o", str(page))
     assert done.code == 0
-    assert done.out.splitlines()[0] == f"What changed  ·  2 layers, 6 heads  ·  {len(TEXT)} positions"
+    assert done.out.splitlines()[0] == f"What changed from gpt to other  ·  2 layers, 6 heads  ·  {len(TEXT)} positions"
     assert '"kind":"diff"' in page.read_text()
     assert "What changed from gpt to other" in page.read_text()
     for folder, path in ((gpt, a), (other, b)):
@@ -164,13 +162,13 @@ def test_models_of_every_kind(rearview, tmp_path: Path):
     t5 = rearview("observe", str(tmp_path / "t5"), "-p", TEXT, "--generate", "4", "-o", str(tmp_path / "t5.npz"))
     assert t5.code == 0
     assert re.search(r"^ +enc 0 .*\n +self 1 .*\n +cross 2 ", t5.out, re.MULTILINE)
-    seen = Seen.load(tmp_path / "t5.npz")
+    seen = Observation.load(tmp_path / "t5.npz")
     assert seen.source_labels is not None
     assert seen.key_labels(2) == seen.source_labels
     assert "".join(seen.source_labels).startswith("To␣be,")
     alone = rearview("observe", str(tmp_path / "t5"), "-p", TEXT)
     assert (alone.code, alone.out) == (2, "")
-    assert "--generate N lets its decoder write" in alone.err
+    assert "--generate N runs its decoder" in alone.err
     refused = rearview("observe", str(tmp_path / "bert"), "-p", TEXT, "--generate", "3")
     assert "--generate: expected a model that generates" in refused.err
 
@@ -189,7 +187,7 @@ def test_a_model_of_transformers(rearview, tmp_path: Path):
     saved = tmp_path / "seen.npz"
     done = rearview("observe", str(folder), "-p", TEXT, "--generate", "5", "-o", str(saved))
     assert done.code == 0, done.err
-    seen = Seen.load(saved)
+    seen = Observation.load(saved)
     ids = tokenizer.encode(TEXT)
     assert seen.length == len(ids) + 4
     whole = model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, pad_token_id=0)
@@ -203,14 +201,21 @@ def test_a_model_of_transformers(rearview, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{gpt}"], "--text, --prompt: expected one of them: what the model reads, got neither"),
-        (["{gpt}", "-p", "a", "-t", "-"], "--text, --prompt: expected one of them: what the model reads, got both"),
+        (["{gpt}"], "--text, --prompt: expected one of them: the text that the model reads, got neither"),
+        (
+            ["{gpt}", "-p", "a", "-t", "-"],
+            "expected one of them: the text that the model reads, got both",
+        ),
         (["{gpt}", "-t", "nowhere.txt"], "--text: expected a file of text, or -, got nowhere.txt: No such file"),
-        (["{gpt}", "-p", ""], "--text: expected a text of one token or more, got none"),
+        (["{gpt}", "-p", ""], "--text: expected a text of at least one token, got an empty text"),
         (["{gpt}", "-p", "a", "--layers", "x"], "--layers: expected numbers and ranges such as 0,3-5, got 'x'"),
+        (["{gpt}", "-p", "a", "--heads", ""], "--heads: expected numbers and ranges such as 0,3-5, got ''"),
         (["{gpt}", "-p", "a", "--layers", "5-3"], "--layers: expected numbers and ranges such as 0,3-5, got '5-3'"),
         (["{gpt}", "-p", "a", "--layers", "9"], "layers"),
-        (["{gpt}", "-p", "ab", "-n", "65"], "--length: expected at most 64, as many as the model has positions for"),
+        (
+            ["{gpt}", "-p", "ab", "-n", "65"],
+            "expected at most 64, the number of positions of the model, got 65",
+        ),
         (["{gpt}", "-p", "a", "--scale", "root"], "scale: expected log, linear, without_first or expected, got 'root'"),
         (["{gpt}", "-p", "a", "--show", "a.b"], "--show: expected a layer, or a layer and a head: 2 or 2.1, got 'a.b'"),
         (["{gpt}", "-p", "a", "--show", "7"], "layer: expected a layer that was watched"),
@@ -218,18 +223,21 @@ def test_a_model_of_transformers(rearview, tmp_path: Path):
         (["{gpt}", "-p", "a", "-o", "no/where.html"], "path: expected a folder that exists, got no"),
         (["{gpt}", "-p", "a", "--mask", "causal("], "causal("),
         (["{gpt}", "-p", "a", "--mask", "window(2)", "--against", "{gpt}"], "--against, --mask: expected one of them"),
-        (["{gpt}", "-p", "a", "--mask", "window(2)", "-o", "a.npz"], "--out: expected a run to save, got a.npz of a"),
+        (
+            ["{gpt}", "-p", "a", "--mask", "window(2)", "-o", "a.npz"],
+            "expected another ending for a difference, got a.npz.",
+        ),
         (["{gpt}", "-p", "a", "--mask", "window(2)", "--generate", "2"], "--mask"),
         (["{gpt}", "-p", "a", "--against", "a.npz"], "--against: expected a folder with a model"),
-        (["nowhere"], "expected a folder with a model, or a .npz of an earlier run, got nowhere, which is not there"),
-        (["nowhere", "--prompt", "x"], "a .npz of an earlier run, got nowhere, which is not there"),
+        (["nowhere"], "expected a folder with a model, or a .npz of an earlier run, got nowhere, which does not exist"),
+        (["nowhere", "--prompt", "x"], "a .npz of an earlier run, got nowhere, which does not exist"),
         (["nowhere.npz"], "nowhere.npz"),
-        (["{saved}", "-p", "a"], "--prompt: expected a folder with a model to run, got a run that was saved"),
+        (["{saved}", "-p", "a"], "--prompt: expected a folder with a model to run, got a saved run"),
         (["{saved}", "--map-size", "9"], "--map-size: expected a folder with a model to run"),
         (["{saved}", "--item", "3"], "item: expected a batch item from 0 to 0, got 3"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(rearview, gpt: Path, tmp_path: Path, arguments: list[str], said: str):
+def test_errors_are_one_line(rearview, gpt: Path, tmp_path: Path, arguments: list[str], said: str):
     saved = tmp_path / "seen.npz"
     if "{saved}" in arguments:
         of_model(gpt).save(saved)

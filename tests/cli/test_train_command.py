@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from rearview.training import checkpoints, model_folder, read_metrics
+from rearview.cli.train import app
+from rearview.cli.train_run import config_of
+from rearview.training import Run, RunConfig, checkpoints, model_folder, read_metrics
 
 TEXT = "".join(f"Line {n} of a text that is about nothing in particular.\n" for n in range(80))
 SMALL = ("--context", "16", "--layers", "1", "--heads", "2", "--width", "16", "--batch", "4")
@@ -30,26 +34,26 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_it_trains_and_says_where_everything_is(rearview, text: Path, out: Path):
+def test_it_trains_and_lists_its_files(rearview, text: Path, out: Path):
     done = rearview("train", "--text", str(text), "--out", str(out), *QUICK)
     assert (done.code, done.err) == (0, "")
     first = done.out.splitlines()[0]
     assert first.startswith("GPT with ")
-    assert f"text of {len(TEXT):,} characters (1 document)" in first
-    assert "step  4/12  validation " in done.out
+    assert f"Text with {len(TEXT):,} characters in 1 document: " in first
+    assert "step  4/12  validation loss " in done.out
     assert "step  6/12  sample:\n" in done.out
     assert f"step 12/12  saved {out / 'step-000012'}" in done.out
-    assert f'Now: rearview generate {out} --prompt "The "' in done.out
+    assert f'To generate text: rearview generate {out} --prompt "The "' in done.out
     # A pipe gets no control characters, whatever the model writes.
     assert not [c for c in done.out if not c.isprintable() and c not in "\n\t"]
-    assert {"metrics.jsonl", "loss.svg", "run.json", "step-000012"} <= {path.name for path in out.iterdir()}
+    assert {path.name for path in out.iterdir()} == {"metrics.jsonl", "loss.svg", "step-000008", "step-000012"}
     assert [record["step"] for record in read_metrics(out) if "loss" in record] == list(range(1, 13))
 
 
-def test_the_default_text_is_there(rearview, out: Path):
+def test_there_is_a_default_text(rearview, out: Path):
     done = rearview("train", "--out", str(out), *SMALL, "--steps", "2", "--sample-every", "0")
     assert done.code == 0
-    assert "documents)" in done.out.splitlines()[0]
+    assert " documents: " in done.out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -68,14 +72,14 @@ def test_every_kind_of_run_resumes(options: tuple[str, ...], rearview, text: Pat
     assert (begun.code, begun.err) == (0, "")
     done = rearview("train", "--resume", str(out), "--steps", "16")
     assert (done.code, done.err) == (0, "")
-    assert f"going on from {out / 'step-000012'}" in done.out
+    assert f"Resuming from {out / 'step-000012'}.\n" in done.out
     assert model_folder(out).name == "step-000016"
     if "--mask" in options:
         config = json.loads((model_folder(out) / "config.json").read_text())
         assert config["mask"] == ("full()" if "none" in options else "causal() & window(4)")
 
 
-def test_resumed_in_between_it_is_the_same(rearview, text: Path, tmp_path: Path):
+def test_a_resumed_run_is_the_same(rearview, text: Path, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     rearview("train", "--text", str(text), "--out", str(whole), *QUICK)
     rearview("train", "--text", str(text), "--out", str(parts), *QUICK)
@@ -84,16 +88,16 @@ def test_resumed_in_between_it_is_the_same(rearview, text: Path, tmp_path: Path)
             file.unlink()
         later.rmdir()
     # Options that say the same again are no change.
-    done = rearview("train", "--resume", str(parts), "--width", "16", "--out", str(parts))
+    done = rearview("train", "--resume", str(parts), "--width", "16")
     assert done.code == 0, done.err
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_the_standard_input_is_kept(rearview, out: Path, monkeypatch: pytest.MonkeyPatch):
+def test_standard_input_is_kept(rearview, out: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
     done = rearview("train", "--text", "-", "--out", str(out), *QUICK, "--separator", "7 of")
     assert (done.code, done.err) == (0, "")
-    assert "(9 documents)" in done.out
+    assert " in 9 documents: " in done.out
     assert (out / "text.txt").read_text() == TEXT
     # Nothing is piped now.
     done = rearview("train", "--resume", str(out), "--steps", "16")
@@ -116,24 +120,24 @@ LONG = (*SMALL, "--eval-every", "0", "--sample-every", "0", "--save-every", "0",
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent")
-def test_ctrl_c_saves_and_says_how_to_go_on(rearview, text: Path, out: Path):
+def test_ctrl_c_saves_and_prints_the_command_that_resumes(rearview, text: Path, out: Path):
     running = started("--text", str(text), "--out", str(out), *LONG, "--steps", "1000000", "--warmup", "5")
     wait_for_steps(running)
     running.send_signal(signal.SIGINT)
     said, complained = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "Finishing the step and saving (again to leave at once)" in complained
+    assert "Finishing the step and saving (press again to stop at once)" in complained
     last = checkpoints(out)[-1]
     step = int(last.name.removeprefix("step-"))
     assert step > 0
-    assert f"Stopped after step {step}; saved. To go on: rearview train --resume {out}\n" in said
+    assert f"Stopped after step {step}, and saved. To resume: rearview train --resume {out}\n" in said
     done = rearview("train", "--resume", str(out), "--steps", str(step + 3))
     assert (done.code, done.err) == (0, "")
     assert [record["step"] for record in read_metrics(out) if "loss" in record] == list(range(1, step + 4))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent")
-def test_a_second_ctrl_c_leaves_at_once(rearview, text: Path, out: Path):
+def test_a_second_ctrl_c_stops_at_once(rearview, text: Path, out: Path):
     slow = (
         "--context",
         "128",
@@ -155,13 +159,13 @@ def test_a_second_ctrl_c_leaves_at_once(rearview, text: Path, out: Path):
         assert running.poll() is None, running.communicate()[1]
     running.send_signal(signal.SIGINT)
     assert running.stderr is not None
-    while "again to leave" not in (line := running.stderr.readline()):
+    while "press again" not in (line := running.stderr.readline()):
         assert line
     running.send_signal(signal.SIGINT)
     running.communicate(timeout=60)
     assert running.returncode == 130
     assert [path.name for path in checkpoints(out)] == ["step-000000"]
-    assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "run.json", "step-000000"]
+    assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "step-000000"]
 
 
 def wait_for_steps(running: subprocess.Popen[str]) -> None:
@@ -176,16 +180,22 @@ def test_errors_are_messages(rearview, text: Path, out: Path, tmp_path: Path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "short.txt").write_text("too short")
     for arguments, message in (
-        (("--text", str(tmp_path / "nowhere")), "nowhere: is not there."),
-        (("--text", str(tmp_path / "latin.txt")), "byte 3 (0xe9) cannot be decoded. If it is another encoding, say so"),
-        (("--text", str(tmp_path / "empty.txt")), "empty.txt: is empty: there is nothing to learn from."),
+        (("--text", str(tmp_path / "nowhere")), "nowhere: does not exist."),
+        (
+            ("--text", str(tmp_path / "latin.txt")),
+            "byte 3 (0xe9) cannot be decoded. If it has another",
+        ),
+        (("--text", str(tmp_path / "empty.txt")), "empty.txt: is empty: there is no text to train on."),
         (("--text", str(tmp_path / "short.txt")), "context: expected fewer tokens than the training part of the text"),
         (("--text", str(text), "--mask", "cauzal()"), "causal"),
         (("--text", str(text), "--model", "rnn"), "model: expected gpt, bert or t5, got 'rnn'"),
         (("--text", str(text), "--heads", "3"), "width: expected a multiple of heads = 3, got 128"),
-        (("--text", str(text), "--threads", "0"), "--threads: expected a number of at least 1, got 0"),
-        (("--text", str(text), "--device", "gpu"), "--device: expected a device that torch can use here, got 'gpu'"),
-        (("--text", str(text), "--tokenizer", "chars", "--vocab-size", "9"), "vocab_size: expected none"),
+        (("--text", str(text), "--threads", "0"), "threads: expected an integer of at least 1, got 0"),
+        (("--text", str(text), "--device", "gpu"), "device: expected a device that torch can use here, got 'gpu'"),
+        (
+            ("--text", str(text), "--tokenizer", "chars", "--vocab-size", "9"),
+            "the tokenizer chars determines it, got 9.",
+        ),
         (("--text", str(text), "--steps", "0"), "steps: expected an integer of at least 1, got 0"),
         (("--text", str(text), "--positions", "sine"), 'positions: expected "learned" or "rotary", got \'sine\''),
     ):
@@ -195,26 +205,29 @@ def test_errors_are_messages(rearview, text: Path, out: Path, tmp_path: Path):
         assert not out.exists(), arguments
 
 
-def test_there_must_be_a_run_to_go_on_with(rearview, tmp_path: Path):
+def test_a_folder_without_a_run_cannot_be_resumed(rearview, tmp_path: Path):
     done = rearview("train", "--resume", str(tmp_path))
     assert done.code == 2
-    assert f"a folder with checkpoints, as rearview train writes it, got {tmp_path}, which has none" in done.err
+    assert f"run: expected a folder with checkpoints of rearview train, got {tmp_path}, which has none." in done.err
 
 
-def test_a_run_is_kept_as_it_is(rearview, text: Path, out: Path, tmp_path: Path):
+def test_a_run_keeps_its_settings(rearview, text: Path, out: Path, tmp_path: Path):
     rearview("train", "--text", str(text), "--out", str(out), *QUICK)
     for arguments, message in (
         (
             ("--text", str(text), "--out", str(out)),
-            f"--out: expected a folder without a run, got {out}, which has step-",
+            f"out: expected a folder without a run, got {out}, which has step-000012. Resume that run",
         ),
-        (("--resume", str(out)), "--steps: expected more than the 12 that"),
-        (("--resume", str(out), "--width", "32"), f"--width: expected 16, as the run in {out} began with, got 32."),
+        (("--resume", str(out), "--steps", "11"), "steps: expected at least 12, the number of steps that"),
+        (
+            ("--resume", str(out), "--width", "32"),
+            f"width: expected 16, as in the run in {out}, got 32. ",
+        ),
         (
             ("--resume", str(out), "--out", str(tmp_path / "other")),
-            "--out: expected no other folder than that of --resume",
+            "--out: expected no other folder: a resumed run stays in its own, got ",
         ),
-        (("--resume", str(out / "step-000099")), "which is not there"),
+        (("--resume", str(out / "step-000099")), "which does not exist"),
     ):
         done = rearview("train", *arguments)
         assert done.code == 2, arguments
@@ -222,12 +235,46 @@ def test_a_run_is_kept_as_it_is(rearview, text: Path, out: Path, tmp_path: Path)
     text.write_text(TEXT + "And a line more: {}.\n")
     done = rearview("train", "--resume", str(out), "--steps", "16")
     assert done.code == 2
-    assert f"text: expected what the run in {out} began with" in done.err
-    (out / "run.json").write_text("{")
-    assert "run.json: cannot be read" in rearview("train", "--resume", str(out), "--steps", "16").err
+    assert f"text: expected the text of the run in {out} " in done.err
 
 
-def test_a_damaged_checkpoint_and_the_way_on(rearview, text: Path, out: Path):
+def test_a_finished_run_says_so(rearview, text: Path, out: Path):
+    rearview("train", "--text", str(text), "--out", str(out), *QUICK)
+    (out / "loss.svg").unlink()
+    done = rearview("train", "--resume", str(out))
+    assert (done.code, done.err) == (0, "")
+    assert "All 12 steps are done. To train further, give a larger --steps.\n" in done.out
+    assert (out / "loss.svg").exists()
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(rearview, text: Path, out: Path):
+    run = Run.start(RunConfig(text=str(text), steps=5, context=16, layers=1, heads=2, width=16, threads=1), out)
+    events = run.train()
+    next(events)
+    for arguments in (("--text", str(text), "--out", str(out), *QUICK), ("--resume", str(out))):
+        done = rearview("train", *arguments)
+        assert done.code == 2
+        assert done.err.startswith(f"rearview: {out}: process {os.getpid()} on ")
+        assert done.err.endswith(" is writing to this folder. Wait until it ends, or stop it.\n")
+    events.close()
+
+
+def test_the_options_are_the_settings_of_a_run():
+    """An option without a setting would be ignored; another default would make the command differ from Python."""
+    options = {param.name: param.default for param in get_command(app).params}
+    for name in ("out", "resume", "help"):
+        options.pop(name, None)
+    defaults = {each.name: each.default for each in fields(RunConfig)}
+    assert options.keys() <= defaults.keys()
+    # By default it depends on the number of steps.
+    assert options.pop("warmup") is None
+    assert options == {name: defaults[name] for name in options}
+    values = {**options, "warmup": None}
+    assert config_of({**values, "steps": 50}).warmup == 5
+    assert config_of(values) == RunConfig()
+
+
+def test_a_damaged_checkpoint_names_an_intact_one(rearview, text: Path, out: Path):
     rearview("train", "--text", str(text), "--out", str(out), *QUICK)
     path = out / "step-000012" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
@@ -240,11 +287,11 @@ def test_a_damaged_checkpoint_and_the_way_on(rearview, text: Path, out: Path):
     assert model_folder(out).name == "step-000012"
 
 
-def test_without_matplotlib_it_says_so_once(rearview, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_matplotlib_there_is_one_remark(rearview, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = rearview("train", "--text", str(text), "--out", str(out), *QUICK)
     assert done.code == 0
-    assert done.err.count("No picture of the loss: A picture of the loss needs the package 'matplotlib'") == 1
+    assert done.err.count("rearview: no picture of the loss: A picture of the loss needs the package 'matplotlib'") == 1
     assert "loss.svg" not in done.out
 
 

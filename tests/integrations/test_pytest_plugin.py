@@ -51,8 +51,11 @@ def test_the_fixture_fails_with_the_report(tmp_path: Path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 2 passed" in done.stdout
     assert "LEAKS  <lambda>  against causal() & window(3)" in done.stdout
+    # The line of the short summary says it too.
+    (failed,) = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert "LooksAhead: LEAKS  <lambda>  against" in failed
     assert "A mean over the time axis hears every position" in done.stdout
-    # Nobody needs to see the inside of the assertion.
+    # The traceback does not show the inside of the assertion.
     assert "raise LooksAhead" not in done.stdout
     summary = done.stdout.partition("rearview audits")[2]
     assert "PROVEN  GRU  against causal()  (test_models.py::test_clean)" in summary
@@ -60,7 +63,7 @@ def test_the_fixture_fails_with_the_report(tmp_path: Path):
     assert "test_other" not in summary
 
 
-def test_who_does_not_audit_does_not_notice(tmp_path: Path):
+def test_without_audits_there_are_no_lines(tmp_path: Path):
     (tmp_path / "test_plain.py").write_text(
         "import sys\ndef test_plain():\n    assert 'rearview.testing' not in sys.modules\n"
     )
@@ -69,9 +72,15 @@ def test_who_does_not_audit_does_not_notice(tmp_path: Path):
     assert "rearview audits" not in done.stdout
 
 
-def test_pytest_finds_it_by_itself():
+def test_a_run_without_audits_does_not_import_torch(tmp_path: Path):
+    (tmp_path / "test_plain.py").write_text("import sys\ndef test_plain():\n    assert 'torch' not in sys.modules\n")
+    done = pytest_in(tmp_path, "-q")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_plugin_is_an_entry_point():
     source = (Path(rearview.__file__).parents[2] / "pyproject.toml").read_text()
     assert 'rearview = "rearview.integrations.pytest_plugin"' in source.partition("[project.entry-points.pytest11]")[2]
     found = [entry for entry in entry_points(group="pytest11") if entry.name == "rearview"]
-    # In a checkout that was installed before the plugin was there, pyproject is what counts.
+    # A checkout may have been installed before the plugin existed, so pyproject.toml is checked too.
     assert all(entry.value == "rearview.integrations.pytest_plugin" for entry in found)

@@ -15,9 +15,9 @@ from transformers import masking_utils as theirs
 
 from rearview import causal, full, padding, window
 from rearview.errors import BadArgument
-from rearview.integrations.transformers import register, structure
-from rearview.integrations.transformers.masks import rearview_mask
-from rearview.integrations.transformers.travelling import TravellingMask
+from rearview.integrations.transformers import mask_functions, register
+from rearview.integrations.transformers.mask_tensor import MaskTensor
+from rearview.integrations.transformers.registered_functions import rearview_mask
 from rearview.masks import Frame
 from tests.integrations.transformers_releases import at
 
@@ -61,11 +61,11 @@ def functions(length: int = LENGTH) -> dict[str, Callable[..., Any]]:
 
 FUNCTIONS = functions()
 # q_length, kv_length, q_offset, kv_offset: all at once, a step, a chunk of a prompt, a static cache that is larger than
-# what it holds, a sliding cache that has lost its first keys.
+# its contents, a sliding cache that has dropped its first keys.
 PLACES = [(20, 20, 0, 0), (1, 12, 11, 0), (4, 12, 8, 0), (3, 20, 6, 0), (1, 6, 14, 9), (4, 9, 13, 8)]
 
 
-def both(function: Callable[..., Any], place: tuple[int, ...], **more: Any) -> tuple[TravellingMask, Tensor]:
+def both(function: Callable[..., Any], place: tuple[int, ...], **more: Any) -> tuple[MaskTensor, Tensor]:
     q_length, kv_length, q_offset, kv_offset = place
     given: dict[str, Any] = {
         "batch_size": 2,
@@ -74,14 +74,14 @@ def both(function: Callable[..., Any], place: tuple[int, ...], **more: Any) -> t
         "mask_function": function,
         **at(q_length, q_offset),
     }
-    came = rearview_mask(**given, **more, allow_is_causal_skip=True, local_size=3)
-    assert isinstance(came, TravellingMask)
+    got = rearview_mask(**given, **more, allow_is_causal_skip=True, local_size=3)
+    assert isinstance(got, MaskTensor)
     expected = theirs.sdpa_mask(**given, **more, allow_is_causal_skip=False)
     assert expected is not None
-    return came, expected
+    return got, expected
 
 
-def heard(mask: TravellingMask) -> Tensor:
+def heard(mask: MaskTensor) -> Tensor:
     return mask.mask.visible_in(mask.frame, mask.device).expand(mask.shape)
 
 
@@ -89,12 +89,12 @@ def heard(mask: TravellingMask) -> Tensor:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_at_every_place(name: str, place: tuple[int, ...], padded: bool):
-    came, expected = both(FUNCTIONS[name], place, attention_mask=real() if padded else None)
-    assert came.mask.has_ranges
-    assert torch.equal(heard(came), expected)
+    got, expected = both(FUNCTIONS[name], place, attention_mask=real() if padded else None)
+    assert got.mask.has_ranges
+    assert torch.equal(heard(got), expected)
     # The ranges say the same as the rule.
-    spans = came.mask.spans_in(came.frame, came.device)
-    frame = came.frame
+    spans = got.mask.spans_in(got.frame, got.device)
+    frame = got.frame
     filled = torch.zeros(spans.batch, spans.heads, frame.q_len, frame.k_len, dtype=torch.bool)
     for item in range(spans.batch):
         for row, ranges in enumerate(spans.rows(batch=item)):
@@ -103,24 +103,24 @@ def test_every_function_at_every_place(name: str, place: tuple[int, ...], padded
     assert torch.equal(filled.expand(2, 1, -1, -1), expected)
 
 
-def test_they_read_like_what_they_are():
+def test_masks_print_as_expressions():
     assert repr(both(FUNCTIONS["window"], PLACES[0])[0].mask) == "causal() & window(5)"
     assert repr(both(FUNCTIONS["chunks"], PLACES[0])[0].mask) == "causal() & chunks(4)"
     assert repr(both(FUNCTIONS["both ways"], PLACES[0])[0].mask) == "full()"
     # Padding that pads nothing here is none.
-    came, _ = both(theirs.causal_mask_function, (1, 6, 14, 9), attention_mask=real())
-    assert repr(came) == "TravellingMask(causal(), 1 query at 5, 6 keys)"
+    got, _ = both(theirs.causal_mask_function, (1, 6, 14, 9), attention_mask=real())
+    assert repr(got) == "MaskTensor(causal(), 1 query at 5, 6 keys)"
 
 
 def test_a_mask_shorter_than_a_static_cache_leaves_the_rest_unheard():
-    came, expected = both(theirs.causal_mask_function, (3, 20, 6, 0), attention_mask=real(9))
-    assert torch.equal(heard(came), expected)
-    assert not heard(came)[..., 9:].any()
+    got, expected = both(theirs.causal_mask_function, (3, 20, 6, 0), attention_mask=real(9))
+    assert torch.equal(heard(got), expected)
+    assert not heard(got)[..., 9:].any()
 
 
-def test_a_static_cache_counts_in_a_tensor():
-    came = rearview_mask(batch_size=1, q_length=2, kv_length=8, q_offset=torch.tensor(3))
-    assert repr(came) == "TravellingMask(causal(), 2 queries at 3, 8 keys)"
+def test_a_static_cache_passes_its_offset_as_a_tensor():
+    got = rearview_mask(batch_size=1, q_length=2, kv_length=8, q_offset=torch.tensor(3))
+    assert repr(got) == "MaskTensor(causal(), 2 queries at 3, 8 keys)"
 
 
 def test_a_function_of_the_users_is_evaluated():
@@ -130,13 +130,13 @@ def test_a_function_of_the_users_is_evaluated():
     function = theirs.and_masks(theirs.causal_mask_function, every_other)
     for place in PLACES:
         for use_vmap in (False, True):
-            came, expected = both(function, place, attention_mask=real(), use_vmap=use_vmap)
-            assert not came.mask.has_ranges
-            assert torch.equal(heard(came), expected)
+            got, expected = both(function, place, attention_mask=real(), use_vmap=use_vmap)
+            assert repr(got.mask).startswith("dense(")
+            assert torch.equal(heard(got), expected)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_versions_that_say_the_position_of_each_query(known: bool, monkeypatch: pytest.MonkeyPatch):
+def test_releases_that_pass_the_position_of_each_query(known: bool, monkeypatch: pytest.MonkeyPatch):
     place, made = {"batch_size": 2, "kv_length": 12, "kv_offset": 0, "attention_mask": real()}, theirs.sdpa_mask
 
     def earlier(cache_position: Tensor, **given: Any) -> Tensor | None:
@@ -144,24 +144,26 @@ def test_versions_that_say_the_position_of_each_query(known: bool, monkeypatch: 
 
     monkeypatch.setattr(theirs, "sdpa_mask", earlier)
     function = FUNCTIONS["window"] if known else theirs.and_masks(FUNCTIONS["window"], lambda b, h, q, k: k % 2 == 0)
-    came = rearview_mask(**place, mask_function=function, cache_position=torch.arange(8, 12))
-    assert isinstance(came, TravellingMask)
-    assert came.mask.has_ranges == known
+    got = rearview_mask(**place, mask_function=function, cache_position=torch.arange(8, 12))
+    assert isinstance(got, MaskTensor)
+    assert repr(got.mask).startswith("dense(") != known
     expected = made(**place, **at(4, 8), mask_function=function, allow_is_causal_skip=False)
     assert expected is not None
-    assert torch.equal(heard(came), expected)
-    with pytest.raises(BadArgument, match="q_length: expected how many queries there are, or cache_position"):
+    assert torch.equal(heard(got), expected)
+    with pytest.raises(
+        BadArgument, match=r"^q_length: expected the number of queries, or cache_position, got neither\.$"
+    ):
         rearview_mask(**place)
 
 
 def test_queries_before_the_first_key_are_evaluated():
-    came, expected = both(theirs.chunked_overlay(4, torch.tensor([0, 0])), (4, 6, 1, 3))
+    got, expected = both(theirs.chunked_overlay(4, torch.tensor([0, 0])), (4, 6, 1, 3))
     assert expected.any()
-    assert torch.equal(heard(came), expected)
+    assert torch.equal(heard(got), expected)
 
 
-def test_a_function_that_has_come_to_mean_something_else_is_not_misread(monkeypatch: pytest.MonkeyPatch):
-    """Another version of transformers may count a window otherwise, under the same names."""
+def test_a_function_with_a_changed_meaning_is_not_misread(monkeypatch: pytest.MonkeyPatch):
+    """Another release of transformers may count a window differently under the same names."""
 
     def sliding_window_overlay(sliding_window: int) -> Callable[..., Any]:
         def inner_mask(batch_idx: Any, head_idx: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -170,26 +172,26 @@ def test_a_function_that_has_come_to_mean_something_else_is_not_misread(monkeypa
         return inner_mask
 
     def packed_sequence_mask_function(ids: Tensor) -> Callable[..., Any]:
-        # Another name in its closure.
+        # Another variable in its closure.
         return lambda batch_idx, head_idx, q_idx, kv_idx: ids[batch_idx, q_idx] == ids[batch_idx, kv_idx]
 
     monkeypatch.setattr(theirs, "sliding_window_overlay", sliding_window_overlay)
     monkeypatch.setattr(theirs, "packed_sequence_mask_function", packed_sequence_mask_function)
     for name in ("blockwise_overlay", "sliding_window_bidirectional_overlay"):
         monkeypatch.delattr(theirs, name, raising=False)
-    structure._readers.cache_clear()
+    mask_functions._readers.cache_clear()
     try:
-        known = {reader.__name__ for reader in structure._readers().values()}
+        known = {reader.__name__ for reader in mask_functions._readers().values()}
         assert known == {"_causal", "_both_ways", "_chunks", "_real"}
         for function in (sliding_window_overlay(5), packed_sequence_mask_function(real().long())):
-            came, expected = both(theirs.and_masks(theirs.causal_mask_function, function), PLACES[0])
-            assert torch.equal(heard(came), expected)
+            got, expected = both(theirs.and_masks(theirs.causal_mask_function, function), PLACES[0])
+            assert torch.equal(heard(got), expected)
     finally:
-        structure._readers.cache_clear()
+        mask_functions._readers.cache_clear()
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that a tensor with memory had."""
+    """Records the largest number of elements of a tensor with memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +200,7 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor) and not isinstance(tensor, TravellingMask):
+            if isinstance(tensor, Tensor) and not isinstance(tensor, MaskTensor):
                 self.elements = max(self.elements, tensor.numel())
         return out
 
@@ -222,35 +224,35 @@ def test_32768_positions_of_every_function(name: str):
     function = functions(time)[name]
     with Largest() as largest:
         mask = rearview_mask(**given, mask_function=function)
-        assert isinstance(mask, TravellingMask)
+        assert isinstance(mask, MaskTensor)
         assert mask.mask.spans_in(mask.frame, mask.device).starts.shape[0] == 2
     assert largest.elements <= 16 * time
 
 
-# How it travels.
+# MaskTensor.
 
-MASK = TravellingMask.of(causal() & window(3), Frame.of(4, 6), batch=2)
+MASK = MaskTensor.of(causal() & window(3), Frame.of(4, 6), batch=2)
 
 
-def test_what_a_model_may_do_and_keep_the_mask():
+def test_operations_that_keep_the_mask():
     for same in (MASK[:, :, :, :6], MASK.detach(), MASK.clone(), MASK.contiguous(), MASK.to("cpu"), MASK[:, :, :4, :]):
-        assert isinstance(same, TravellingMask)
+        assert isinstance(same, MaskTensor)
         assert (repr(same.mask), same.frame, same.shape) == (repr(MASK.mask), MASK.frame, MASK.shape)
     cropped = MASK[:, :, :, :5]
-    assert isinstance(cropped, TravellingMask)
+    assert isinstance(cropped, MaskTensor)
     assert cropped.frame == Frame(4, 5, 2)
     assert torch.equal(cropped.dense(), MASK.dense()[..., :5])
     half = MASK.to(torch.float16)
-    assert isinstance(half, TravellingMask)
+    assert isinstance(half, MaskTensor)
     assert half.dense().min() == torch.finfo(torch.float16).min
 
 
-def test_anything_else_is_the_dense_tensor():
+def test_other_operations_give_the_dense_tensor():
     dense = MASK.dense()
-    assert not isinstance(dense, TravellingMask)
+    assert not isinstance(dense, MaskTensor)
     added = torch.where((causal() & window(3)).to_bool(4, 6), 0.0, torch.finfo(torch.float32).min)
     assert torch.equal(dense, added.expand(2, 1, 4, 6))
-    for came, expected in (
+    for got, expected in (
         (MASK[:, 0], dense[:, 0]),
         (MASK[:, :, 1:], dense[:, :, 1:]),
         (MASK[..., ::2], dense[..., ::2]),
@@ -261,10 +263,10 @@ def test_anything_else_is_the_dense_tensor():
         (MASK.repeat(1, 4, 1, 1), dense.repeat(1, 4, 1, 1)),
         (torch.zeros(2, 3, 4, 6) + MASK, dense.expand(2, 3, 4, 6)),
     ):
-        assert torch.equal(came.dense() if isinstance(came, TravellingMask) else came, expected)
+        assert torch.equal(got.dense() if isinstance(got, MaskTensor) else got, expected)
 
 
-def test_full_and_padding_travel_too():
-    assert TravellingMask.of(full(), Frame.of(2, 3), batch=1).dense().tolist() == [[[[0.0] * 3] * 2]]
-    came = TravellingMask.of(padding([1, 3]), Frame.of(1, 3), batch=2)
-    assert (came == 0).int().tolist() == [[[[1, 0, 0]]], [[[1, 1, 1]]]]
+def test_full_and_padding_pass_through_too():
+    assert MaskTensor.of(full(), Frame.of(2, 3), batch=1).dense().tolist() == [[[[0.0] * 3] * 2]]
+    got = MaskTensor.of(padding([1, 3]), Frame.of(1, 3), batch=2)
+    assert (got == 0).int().tolist() == [[[[1, 0, 0]]], [[[1, 1, 1]]]]

@@ -1,4 +1,4 @@
-"""Models of transformers on Rearview's attention give what they give on their own, whatever masks their tokens."""
+"""Transformers models on Rearview's attention give the same results as on their own, with all kinds of masks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from rearview import attention, causal
-from rearview.integrations.transformers import call, register
-from rearview.integrations.transformers.travelling import TravellingMask
+from rearview import causal
+from rearview.attention.call import Call
+from rearview.attention.functional import run as run_call
+from rearview.integrations.transformers import register, registered_functions
+from rearview.integrations.transformers.mask_tensor import MaskTensor
 from rearview.masks import Frame
 from tests.integrations.transformers_models import (
     DECODERS,
@@ -32,7 +34,7 @@ from tests.integrations.transformers_releases import (
     CHUNKS_IN_A_STATIC_CACHE,
     IMAGES_HAVE_RANGES,
     MODERNBERT_SWITCHES,
-    T5_ASKS,
+    T5_USES_INTERFACE,
     asks_for_masks,
     set_attention,
 )
@@ -50,11 +52,11 @@ def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     """The masks that attention was called with. At this size "auto" takes a dense mask; "blocks" reads the ranges."""
     seen: list[Any] = []
 
-    def watched(*tensors: Tensor, **options: Any) -> Any:
-        seen.append(options["mask"])
-        return attention.attend(*tensors, **(options | {"engine": request.param}))
+    def watched(call: Call) -> Any:
+        seen.append(call.mask)
+        return run_call(call, engine=request.param)
 
-    monkeypatch.setattr(call, "attend", watched)
+    monkeypatch.setattr(registered_functions, "run", watched)
     return seen
 
 
@@ -65,10 +67,10 @@ def run(model: Any, implementation: str, **given: Any) -> Tensor:
     return out.logits if "logits" in out else out.last_hidden_state
 
 
-def assert_close(came: Tensor, expected: Tensor) -> None:
+def assert_close(got: Tensor, expected: Tensor) -> None:
     # Numbers that differ from position to position, so that a wrong mask shows.
     assert expected.std(0).max() > 1e-2
-    assert (came - expected).abs().max() <= TOLERANCE * expected.abs().max()
+    assert (got - expected).abs().max() <= TOLERANCE * expected.abs().max()
 
 
 def packed() -> dict[str, Tensor]:
@@ -83,7 +85,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-# Their forward does not tell the mask of position_ids: what is packed by these alone is heard, on any attention.
+# Their forward does not pass position_ids to the mask: sequences packed by these alone hear each other, on any
+# implementation.
 NOT_PACKED = ("GptOss", "OPT")
 
 
@@ -103,7 +106,7 @@ def test_decoders(name: str, calls: list[Any]):
             assert all(("documents" in repr(mask)) == (name not in NOT_PACKED) for mask in calls)
 
 
-LATER = {"T5": T5_ASKS, "ModernBert": MODERNBERT_SWITCHES}
+LATER = {"T5": T5_USES_INTERFACE, "ModernBert": MODERNBERT_SWITCHES}
 ASKING = [name for name in OTHERS if LATER.get(name, True)]
 
 
@@ -123,7 +126,7 @@ GENERATORS = ["Llama", "Mistral", "Gemma2", "Gemma3Text", "Llama4Text", "GptOss"
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("name", GENERATORS)
 def test_generation_with_a_cache(name: str, cache: str | None):
-    """Far enough that windows and chunks have lost their first keys, from prompts of unequal length."""
+    """Long enough that windows and chunks have dropped their first keys, from prompts of unequal length."""
     if (name, cache) == ("Llama4Text", "static") and not CHUNKS_IN_A_STATIC_CACHE:
         pytest.skip("this release cannot do it on any attention")
     model = decoder(name)
@@ -154,7 +157,7 @@ def test_generation_of_encoder_decoders(name: str):
 @pytest.mark.parametrize("name", ["GPT2", "Mistral", "Gemma2", "GptOss"])
 def test_gradients(name: str, calls: list[Any]):
     model, labels = decoder(name), tokens()
-    # Padded queries hear nothing here and something arbitrary in eager: no loss there, nor from the last of them.
+    # Padded queries hear nothing here and something arbitrary in eager attention, so they have no loss.
     labels[1, :8] = -100
 
     def gradients(implementation: str) -> dict[str, Tensor]:
@@ -163,14 +166,14 @@ def test_gradients(name: str, calls: list[Any]):
         model(tokens(), attention_mask=real("left"), labels=labels).loss.backward()
         return {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
 
-    expected, came = gradients("eager"), gradients("rearview")
-    assert came.keys() == expected.keys()
+    expected, got = gradients("eager"), gradients("rearview")
+    assert got.keys() == expected.keys()
     largest = max(float(each.abs().max()) for each in expected.values())
-    for key, gradient in came.items():
+    for key, gradient in got.items():
         torch.testing.assert_close(gradient, expected[key], rtol=1e-4, atol=1e-5 * largest)
 
 
-@pytest.mark.skipif(not T5_ASKS, reason="T5 asks no attention function in this release")
+@pytest.mark.skipif(not T5_USES_INTERFACE, reason="T5 asks no attention function in this release")
 def test_the_position_bias_of_t5_has_its_gradient(calls: list[Any]):
     model = other("T5").double()
 
@@ -203,8 +206,8 @@ def test_images_are_heard_both_ways_by_themselves(calls: list[Any]):
     ids[0, 5:9] = 60
     given = {"input_ids": ids, "token_type_ids": (ids == 60).long(), "pixel_values": torch.randn(1, 3, 16, 16)}
     expected = run(model, "eager", **given)[0]
-    came = run(model, "rearview", **given)[0]
-    assert (came - expected).abs().max() <= TOLERANCE * expected.abs().max()
+    got = run(model, "rearview", **given)[0]
+    assert (got - expected).abs().max() <= TOLERANCE * expected.abs().max()
     seen = calls[-1].visible_in(Frame.of(TIME), torch.device("cpu"))[0, 0]
     assert all(mask.has_ranges for mask in calls) == IMAGES_HAVE_RANGES
     assert seen[5, 8]
@@ -226,15 +229,15 @@ def test_a_4d_mask_of_the_user(calls: list[Any]):
 
 
 @torch.no_grad()
-def test_weights_when_they_are_asked_for():
+def test_output_attentions():
     for name in ("Mistral", "GptOss", "Gemma2"):
         model = decoder(name)
         model.set_attn_implementation("eager")
         expected = model(tokens(), output_attentions=True).attentions
         model.set_attn_implementation("rearview")
-        came = model(tokens(), output_attentions=True).attentions
-        assert len(came) == 2
-        for one, two in zip(came, expected, strict=True):
+        got = model(tokens(), output_attentions=True).attentions
+        assert len(got) == 2
+        for one, two in zip(got, expected, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
         assert model(tokens()).attentions is None
 
@@ -276,22 +279,22 @@ def test_a_compiled_model():
 
 
 def test_a_model_that_computes_with_its_mask():
-    """Attention that does not know the interface adds the mask to its scores: the numbers of eager are there."""
+    """Attention that does not use the interface adds the mask to its scores, as numbers of eager attention."""
     scores = torch.zeros(1, 1, 2, 3)
-    mask = TravellingMask.of(causal(), Frame.of(2, 3), batch=1)
+    mask = MaskTensor.of(causal(), Frame.of(2, 3), batch=1)
     assert torch.softmax(scores + mask, -1)[0, 0, 0].tolist() == [0.5, 0.5, 0.0]
 
 
 @pytest.mark.skipif(not hasattr(hf, "DeepseekV32Config"), reason="DeepSeek V3.2 is not in this release")
 @torch.no_grad()
 def test_keys_that_a_model_chooses(calls: list[Any]):
-    """DeepSeek V3.2 picks a few keys for each query, and tells other attention than its own beside the mask."""
+    """DeepSeek V3.2 chooses a few keys per query, and passes them to other implementations next to the mask."""
     torch.manual_seed(0)
     sizes: Any = DECODERS["DeepseekV3"] | TOKENS | {"index_topk": 5, "index_n_heads": 2, "index_head_dim": 8}
     model = hf.DeepseekV32ForCausalLM(hf.DeepseekV32Config(**sizes)).eval()
     for given in ({}, {"attention_mask": real("left")}):
         kept = given.get("attention_mask", torch.ones(2, TIME)).bool()
         expected = run(model, "eager", input_ids=tokens(), **given)[kept]
-        came = run(model, "rearview", input_ids=tokens(), **given)[kept]
-        assert (came - expected).abs().max() <= TOLERANCE * expected.abs().max()
+        got = run(model, "rearview", input_ids=tokens(), **given)[kept]
+        assert (got - expected).abs().max() <= TOLERANCE * expected.abs().max()
     assert calls[0].to_bool(TIME)[0, 0, -1].sum() == 5

@@ -1,6 +1,6 @@
 """Tiny random models of transformers, one of each kind of attention, and how each is run.
 
-Windows and chunks are shorter than the 24 tokens that they read, so that every mask bites.
+Windows and chunks are shorter than the 24 tokens that the models read, so that every mask has an effect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "Olmo2": GROUPED,
     "Cohere2": GROUPED | {"sliding_window": WINDOW, "layer_types": TYPES},
     "Starcoder2": GROUPED | {"sliding_window": WINDOW},
-    # Chunks that begin behind the padding.
+    # Chunks that begin after the padding.
     "Llama4Text": GROUPED
     | EXPERTS
     | {"head_dim": 8, "intermediate_size_mlp": 48, "attention_chunk_size": WINDOW, "num_experts_per_tok": 1}
@@ -75,15 +75,15 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def decoder(name: str) -> Any:
     """The model, with the attention that transformers chooses for it."""
-    return _made(hf.AutoModelForCausalLM.from_config, name, DECODERS[name])
+    return _initialized(hf.AutoModelForCausalLM.from_config, name, DECODERS[name])
 
 
 def other(name: str) -> Any:
     kind, sizes = OTHERS[name]
-    return _made(getattr(hf, kind), name, sizes)
+    return _initialized(getattr(hf, kind), name, sizes)
 
 
-def _made(kind: Callable[[Any], Any], name: str, sizes: dict[str, Any]) -> Any:
+def _initialized(kind: Callable[[Any], Any], name: str, sizes: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     model = kind(getattr(hf, f"{name}Config")(**(TOKENS | sizes))).eval()
     # Random weights of the usual size make logits that hardly differ from token to token.

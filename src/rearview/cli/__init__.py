@@ -1,4 +1,6 @@
-"""The command line: `rearview <verb>`. Thin; one file a verb.
+"""The command line: `rearview <verb>`, one module per verb.
+
+A verb's module is imported when the verb is used: `rearview --help` needs neither torch nor any of them.
 
 >>> from rearview.cli import run
 >>> run(["mask", "causal()", "--length", "2"])
@@ -15,12 +17,9 @@ causal()  ·  2 queries x 2 keys  ·  75.0 % visible
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from rearview.errors import MissingExtra, RearviewError
-
-if TYPE_CHECKING:
-    import typer
 
 # What a shell reports for a command that was interrupted, or whose reader went away.
 INTERRUPTED, READER_GONE = 130, 141
@@ -32,15 +31,14 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; its exit code. Errors of the house become a message, never a traceback."""
+    """Run one command line and return its exit code. A `RearviewError` becomes a message, never a traceback."""
     try:
-        app = build()
-        from typer.main import get_command
-
+        _check_extra()
         from rearview.cli.terminal import prepare_output
+        from rearview.cli.verbs import command
 
         prepare_output()
-        get_command(app).main(args=list(arguments), prog_name="rearview")
+        command().main(args=list(arguments), prog_name="rearview")
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 0 if done.code is None else 2
     except RearviewError as error:
@@ -55,47 +53,17 @@ def run(arguments: Sequence[str]) -> int:
     return _flushed(code)
 
 
-def build() -> "typer.Typer":
-    """The application with its verbs."""
+def _check_extra() -> None:
     try:
         import rich  # noqa: F401
-        import typer
+        import typer  # noqa: F401
     except ImportError as error:
         missing = (error.name or "typer").partition(".")[0]
         raise MissingExtra(missing, extra="terminal", needed_for="The rearview command") from error
-    from rearview import __version__
-    from rearview.cli import audit, compare, demo, explain, generate, mask, observe, train
-
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        help="Masked attention you can run, see and prove.",
-    )
-    app.add_typer(mask.app, name="mask")
-    app.command("explain")(explain.explain)
-    app.command("observe")(observe.observe)
-    app.command("audit")(audit.audit)
-    app.command("demo")(demo.demo)
-    app.command("train")(train.train)
-    app.command("generate")(generate.generate)
-    app.command("compare")(compare.compare)
-
-    @app.callback(invoke_without_command=True)
-    def rearview(
-        context: typer.Context,
-        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-    ) -> None:
-        if version:
-            print(f"rearview {__version__}")
-            raise typer.Exit()
-        if context.invoked_subcommand is None:
-            print(context.get_help())
-
-    return app
 
 
 def _flushed(code: int) -> int:
-    # What is still buffered must go out here: a reader that left (| head) is no reason for a traceback at exit.
+    # Flush what is still buffered here: a reader that left early (| head) must not cause a traceback at exit.
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -2,124 +2,91 @@
 
 rearview audit mypackage.models:build
 rearview audit ./checkpoint --config-only --contract "causal() & window(8)" --out report.html
+rearview audit mypackage.models:build --gate --must-prove --budget 60 --out audit.json
+rearview audit --diff before.json after.json
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rearview.cli.terminal import console, show
-from rearview.errors import BadArgument
-from rearview.masks import causal
-from rearview.masks.parse import parse
-from rearview.masks.write import target_of
+from rearview.cli.commands import Command
 
-ENDINGS, WITNESS_ENDINGS = (".html", ".json", ".txt"), (".npz", ".safetensors")
-# From here on it takes a while, and one wants to know how long before it starts.
-LARGE = 50_000_000
+ENDINGS = (".html", ".json", ".txt")
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=Command)
 def audit(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:FUNCTION|DIR", help="A function that builds the model, or a checkpoint.")
-    ],
-    contract: Annotated[
-        str | None, typer.Option("--contract", "-c", help="Who may be heard, as a mask. By default causal().")
+        str | None,
+        typer.Argument(metavar="MODULE:FUNCTION|DIR", help="Function that builds the model, or a checkpoint."),
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="Thorough, or the default: seconds.")] = False,
-    config_only: Annotated[
-        bool, typer.Option("--config-only", help="Of a folder read config.json alone: random weights, made small.")
+    contract: Annotated[
+        str | None,
+        typer.Option("--contract", "-c", help="Mask expression that the model must obey. By default causal()."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="Thorough checks, or checks that take seconds, which is the default.")
     ] = False,
-    length: Annotated[int | None, typer.Option("--length", "-n", min=2, help="Positions. By default 32.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences. By default 2.")] = None,
-    seed: Annotated[int, typer.Option(help="For everything that is drawn.")] = 0,
+    must_prove: Annotated[
+        bool, typer.Option("--must-prove", help="Pass only if the verdict is PROVEN; HELD exits with 3.")
+    ] = False,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Print one line only, and on GitHub annotate the line that leaks.")
+    ] = False,
+    budget: Annotated[float | None, typer.Option("--budget", help="Number of seconds that the audit may take.")] = None,
+    config_only: Annotated[
+        bool,
+        typer.Option(
+            "--config-only", help="Read only config.json of a folder, and audit a small model with random weights."
+        ),
+    ] = False,
+    length: Annotated[
+        int | None, typer.Option("--length", "-n", min=2, help="Number of positions. By default 32.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Number of sequences. By default 2.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     out: Annotated[
-        list[str] | None, typer.Option("--out", "-o", help=f"Also write {', '.join(ENDINGS)}; may be given again.")
+        list[str] | None, typer.Option("--out", "-o", help=f"Also write a file: {', '.join(ENDINGS)}. May be repeated.")
     ] = None,
     witness: Annotated[
-        str | None, typer.Option("--witness", "-w", help="Save the inputs that show a leak: .npz or .safetensors.")
+        str | None,
+        typer.Option("--witness", "-w", help="Save the inputs that show a leak to this file: .npz or .safetensors."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: all of the report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    annotate: Annotated[
+        bool, typer.Option("--annotate", help="Print annotations for GitHub, as --gate does in a workflow.")
+    ] = False,
+    diff: Annotated[
+        tuple[str, str], typer.Option("--diff", metavar="A.json B.json", help="Compare two reports instead.")
+    ] = ("", ""),
 ) -> None:
-    """Does a model only look back? Evidence on the real kernels, a proof, and the place where it peeks.
+    """Check that a model only looks back: evidence, a proof, and where it peeks.
 
-    Exit code 0: PROVEN or HELD. 1: LEAKS. 2: an error. 3: INCONCLUSIVE.
-    The function takes no arguments and returns a model, (model, inputs), or a dict
-    with model and, if you like, inputs, contract, call, loss, step.
+    Exit codes: 0 for PROVEN or HELD, 1 for LEAKS, 2 if something failed, 3 for
+    INCONCLUSIVE, and with --must-prove for HELD as well. --diff exits with 1 if
+    the verdict of the second report is worse.
+    The function takes no arguments and returns a model, (model, inputs), or a
+    dict with the key model and, optionally, inputs, contract, call, vary, cache,
+    loss and step.
 
     Examples:
     rearview audit mypackage.models:build
     rearview audit mypackage.models:build --contract "causal() & window(8)" --full
+    rearview audit mypackage.models:build --gate --must-prove --budget 60
     rearview audit ./checkpoint --out report.html --witness leak.npz
     rearview audit ./checkpoint --config-only --json
+    rearview audit --diff before.json after.json
     """
-    # Here, so that the other verbs do not wait for it.
-    from rearview.audit import audit as run_audit
-    from rearview.audit import estimate
-    from rearview.audit.loading import load
+    # Here, so that the help does not wait for torch.
+    from rearview.cli.audit_run import run_audit, run_diff
 
-    mask = None if contract is None else parse(contract)
-    # What cannot be written is said before anything is run.
-    for path in out or ():
-        target_of(path, ENDINGS)
-    if witness is not None:
-        target_of(witness, WITNESS_ENDINGS)
-    loaded = load(target, length=length, batch=batch, config_only=config_only, seed=seed)
-    if mask is not None and loaded.contract is not None:
-        raise BadArgument(
-            "--contract", expected="one contract", came=f"{contract}, and {loaded.contract} from {target}"
-        )
-    mode = "full" if full else "quick"
-    large = _is_large(loaded.model)
-    if large:
-        _aside(f"this will take {estimate(loaded.model, loaded.inputs, mode=mode)}")
-    with _progress(plain=large) as progress:
-        report = run_audit(
-            loaded.model,
-            loaded.inputs,
-            next(given for given in (mask, loaded.contract, causal()) if given is not None),
-            loaded.call,
-            mode=mode,
-            seed=seed,
-            progress=progress,
-            **loaded.options,
-        )
-    report = replace(report, conditions=(*loaded.notes, *report.conditions))
-    if as_json:
-        print(report.to_json(), end="")
-    else:
-        show(report.show())
-    for path in out or ():
-        report.save(path)
-        _aside(f"wrote {path}")
-    if witness is not None and report.witness is None:
-        _aside(f"no leak, so there is no witness to write to {witness}")
-    elif witness is not None and report.witness is not None:
-        report.witness.save(witness)
-        _aside(f"wrote {witness}")
-    raise typer.Exit(report.exit_code)
-
-
-def _aside(text: str) -> None:
-    # Beside the report, so that JSON on the output stays JSON.
-    print(f"rearview: {text}", file=sys.stderr, flush=True)
-
-
-def _is_large(model: Any) -> bool:
-    return hasattr(model, "parameters") and sum(p.numel() for p in model.parameters()) >= LARGE
-
-
-@contextmanager
-def _progress(*, plain: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A line that is written over; in a pipe one line a check, where it takes long, and else nothing."""
-    if not sys.stderr.isatty():
-        yield (lambda name, number, total: _aside(f"[{number + 1}/{total}] {name}")) if plain else None
-        return
-    paper = console()
-    paper.stderr = True
-    with paper.status("starting") as status:
-        yield lambda name, number, total: status.update(f"[{number + 1}/{total}] {name}", spinner=None)
+    if any(diff):
+        raise typer.Exit(run_diff(*diff, target=target))
+    code = run_audit(
+        target, contract=contract, full=full, must_prove=must_prove, gate=gate, budget=budget, config_only=config_only,
+        length=length, batch=batch, seed=seed, out=out or [], witness=witness, as_json=as_json, annotate=annotate,
+    )  # fmt: skip
+    raise typer.Exit(code)

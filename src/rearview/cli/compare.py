@@ -1,4 +1,4 @@
-"""rearview compare: the same model with the mask and without it, put to the same exam.
+"""rearview compare: train the same model with the mask and without it, and examine both.
 
 rearview compare
 rearview compare --text book.txt --out book
@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from rearview.cli.compare_run import command_of, finish, prepare, present
-from rearview.cli.learning import (
-    LEARNING,
-    MODEL,
+from rearview.cli.commands import Command, given_options, option_name
+from rearview.cli.training_options import (
     OUTPUT,
+    TRAINING,
     Accumulate,
     Batch,
     Clip,
@@ -25,9 +24,12 @@ from rearview.cli.learning import (
     Heads,
     Layers,
     LearningRate,
+    Positions,
+    Precision,
     SaveEvery,
     Seed,
     Separator,
+    Steps,
     TextSource,
     Threads,
     TokenKind,
@@ -35,29 +37,32 @@ from rearview.cli.learning import (
     VocabSize,
     WeightDecay,
     Width,
-    was_given,
 )
 from rearview.errors import BadArgument
-from rearview.training.comparison.folder import FOUND, check_free, load, read_asked
 
 EXAM = "Exam"
-# What says where, not what.
-PLACES = {"out", "resume", "report"}
+# The options that are not settings of the comparison.
+FOLDERS = {"out", "resume", "report"}
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=Command)
 def compare(
-    context: typer.Context,
+    ctx: typer.Context,
     text: TextSource = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The folder for both runs and the report.", rich_help_panel=OUTPUT)
+        Path, typer.Option("--out", "-o", help="Folder to write both runs and the report to.", rich_help_panel=OUTPUT)
     ] = Path("comparison"),
     resume: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Go on with a comparison.", rich_help_panel=OUTPUT)
+        Path | None, typer.Option(metavar="FOLDER", help="Resume a comparison.", rich_help_panel=OUTPUT)
     ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Only print and write again what was found before.", rich_help_panel=OUTPUT
+            metavar="FOLDER",
+            help="Print the result of a comparison, and write its report again.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     separator: Separator = None,
@@ -65,45 +70,42 @@ def compare(
     validation: Validation = 0.1,
     tokenizer: TokenKind = "chars",
     vocab_size: VocabSize = None,
-    context_length: ContextLength = 64,
+    context: ContextLength = 64,
     layers: Layers = 2,
     heads: Heads = 4,
     width: Width = 96,
-    positions: Annotated[
-        str, typer.Option(metavar="learned|rotary", help="Of both models.", rich_help_panel=MODEL)
-    ] = "learned",
+    positions: Positions = "learned",
     dropout: Dropout = 0.0,
-    steps: Annotated[int, typer.Option(help="Of each model.", rich_help_panel=LEARNING)] = 1500,
+    steps: Steps = 1500,
     batch: Batch = 16,
     accumulate: Accumulate = 1,
     lr: LearningRate = 3e-3,
     warmup: Annotated[
         int | None,
-        typer.Option(help="Steps until it is reached. By default a tenth, at most 50.", rich_help_panel=LEARNING),
+        typer.Option(help="Number of warmup steps. By default a tenth, at most 50.", rich_help_panel=TRAINING),
     ] = None,
     weight_decay: WeightDecay = 0.1,
     clip: Clip = 1.0,
     seed: Seed = 0,
-    precision: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|float32|bfloat16",
-            help="Of products in training; the exam is in float32.",
-            rich_help_panel=LEARNING,
-        ),
-    ] = "auto",
+    precision: Precision = "auto",
     threads: Threads = None,
-    exam_windows: Annotated[int, typer.Option(help="Rows of held-out text in the exam.", rich_help_panel=EXAM)] = 64,
-    prompts: Annotated[int, typer.Option(help="Held-out beginnings to go on from.", rich_help_panel=EXAM)] = 3,
-    new_tokens: Annotated[int, typer.Option(help="Tokens that are written for each.", rich_help_panel=EXAM)] = 200,
-    temperature: Annotated[float, typer.Option(help="Of what is written; 0: greedy.", rich_help_panel=EXAM)] = 0.8,
+    exam_windows: Annotated[
+        int, typer.Option(help="Number of rows of held-out text in the exam.", rich_help_panel=EXAM)
+    ] = 64,
+    prompts: Annotated[int, typer.Option(help="Number of held-out prompts to continue.", rich_help_panel=EXAM)] = 3,
+    new_tokens: Annotated[
+        int, typer.Option(help="Number of tokens to generate per prompt.", rich_help_panel=EXAM)
+    ] = 200,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.", rich_help_panel=EXAM)] = 0.8,
     eval_every: EvalEvery = 100,
     save_every: SaveEvery = 250,
 ) -> None:
-    """Train the same GPT with the mask and without it, then examine both where the future does not exist.
+    """Train the same GPT with the mask and without it, and examine both.
 
-    The exam: each next token of held-out text predicted from its prefix alone, and text written one token at a time.
-    A summary is printed and a report written, one page that needs no network. Ctrl-C saves; --resume goes on.
+    In the exam each next token of held-out text is predicted from its prefix
+    alone, and each model generates text one token at a time. A summary is
+    printed, and a report is written: one page that needs no network. Ctrl-C
+    saves; --resume continues.
 
     Examples:
     rearview compare
@@ -111,31 +113,18 @@ def compare(
     rearview compare --resume book
     rearview compare --report book
     """
-    given = {name for name in context.params if was_given(context, name)}
+    given = given_options(ctx)
+    for name in ("report", "resume"):
+        if name in given and (others := sorted(given - {name})):
+            advice = "A comparison keeps its settings; start another one in another folder to change them."
+            raise BadArgument(option_name(name), expected="no other option", got=option_name(others[0]), advice=advice)
+    # Here, so that the help does not wait for torch.
+    from rearview.cli.compare_run import present, resume_comparison, start_comparison
+
     if report is not None:
-        if others := sorted(given - {"report"}):
-            raise BadArgument("--report", expected="no other option: nothing is trained", came=_option(others[0]))
-        present(load(report), report)
+        present(report)
         return
     if resume is not None:
-        if others := sorted(given - {"resume"}):
-            advice = "A comparison keeps what it is; start another with another --out."
-            raise BadArgument("--resume", expected="no other option", came=_option(others[0]), advice=advice)
-        asked, out = read_asked(resume), resume
-        if (out / FOUND).exists():
-            print(f"The comparison in {out} is finished; this is what it found.")
-            present(load(out), out)
-            return
-    else:
-        check_free(out)
-        asked = {name: value for name, value in context.params.items() if name not in PLACES}
-        asked["context"] = asked.pop("context_length")
-        if warmup is None:
-            asked["warmup"] = min(50, steps // 10)
-        said = {name.replace("context_length", "context"): context.params[name] for name in given - PLACES}
-        asked["command"] = command_of(said)
-    raise typer.Exit(finish(prepare(asked, command=asked["command"], out=out), out))
-
-
-def _option(name: str) -> str:
-    return "--" + name.removesuffix("_length").replace("_", "-")
+        raise typer.Exit(resume_comparison(resume))
+    settings = {name: value for name, value in ctx.params.items() if name not in FOLDERS}
+    raise typer.Exit(start_comparison(settings, {name: settings[name] for name in settings if name in given}, out))

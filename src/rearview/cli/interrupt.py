@@ -1,4 +1,4 @@
-"""Ctrl-C asks a long command to stop where nothing is lost; a second one leaves at once."""
+"""Ctrl-C lets a long command stop where nothing is lost; a second Ctrl-C stops it at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import FrameType, TracebackType
 
 
 class Interrupt:
-    """In a `with` statement: call it to know whether somebody asked to stop. A request to terminate counts as well.
+    """In a `with` statement: call it to learn whether Ctrl-C or a termination signal has arrived.
 
-    >>> with Interrupt("saving") as asked:
-    ...     asked()
+    >>> with Interrupt("Saving") as interrupt:
+    ...     interrupt()
     False
     """
 
@@ -26,9 +26,9 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                self._before[number] = signal.signal(number, self._asked)
+                self._before[number] = signal.signal(number, self._handle)
             except ValueError:
-                # Only the main thread may: elsewhere signals go where they always went.
+                # Only the main thread may handle signals; in others they are left as they are.
                 return self
         return self
 
@@ -37,11 +37,11 @@ class Interrupt:
     ) -> None:
         self._restore()
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        # The next one does what it always does: leave.
+        # The next signal has its usual effect: it ends the process.
         self._restore()
-        print(f"\n{self.doing} (again to leave at once)", file=sys.stderr, flush=True)
+        print(f"\n{self.doing} (press again to stop at once)", file=sys.stderr, flush=True)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

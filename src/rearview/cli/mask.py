@@ -1,28 +1,26 @@
-"""rearview mask: draw a mask, compare two.
+"""rearview mask: draw a mask, or compare two masks.
 
 rearview mask "causal() & window(3)" --tokens "I love sushi very much"
 rearview mask diff "causal()" "window(4)" --length 6
 """
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from rearview.cli.terminal import show
+from rearview.cli.commands import Command, CommandGroup
 from rearview.errors import BadArgument
-from rearview.masks.combine import Joined, Not
-from rearview.masks.compare import diff as compare
-from rearview.masks.labels import Axes, Tokens
-from rearview.masks.mask import Mask
-from rearview.masks.packing import Documents, Padding, RealKeys
-from rearview.masks.parse import parse
-from rearview.masks.unstructured import Dense
+
+if TYPE_CHECKING:
+    from rearview.masks.inspection.axes import Tokens
+    from rearview.masks.mask import Mask
 
 DEFAULT_LENGTH = 8
 
 
-class ExpressionFirst(TyperGroup):
+class ExpressionFirst(CommandGroup):
     """`rearview mask EXPRESSION` means `rearview mask draw EXPRESSION`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -31,37 +29,44 @@ class ExpressionFirst(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=ExpressionFirst, help="Draw a mask, or compare two.")
+app = typer.Typer(cls=ExpressionFirst, add_completion=False, help="Draw a mask, or compare two masks.")
 
-TokensOption = Annotated[str | None, typer.Option("--tokens", "-t", help="Words, split at spaces: queries and keys.")]
+TokensOption = Annotated[
+    str | None, typer.Option("--tokens", "-t", help="Tokens, separated by spaces, as queries and keys.")
+]
 KeysOption = Annotated[
-    str | None, typer.Option("--keys", "-k", help="Words or a count, where the keys differ from the queries.")
+    str | None, typer.Option("--keys", "-k", help="Tokens or a number of keys, where the keys differ from the queries.")
 ]
 LengthOption = Annotated[
     int | None,
-    typer.Option("--length", "-n", help=f"How many positions, without words. By default {DEFAULT_LENGTH}."),
+    typer.Option("--length", "-n", help=f"Number of positions, without tokens. By default {DEFAULT_LENGTH}."),
 ]
 StartOption = Annotated[
-    int | None, typer.Option("--q-start", help="Position of the first query. By default the queries stand last.")
+    int | None,
+    typer.Option("--q-start", help="Position of the first query. By default the queries have the last positions."),
 ]
 
 
-@app.command()
+@app.command(cls=Command)
 def draw(
-    expression: Annotated[str, typer.Argument(metavar="EXPRESSION", help="A mask, as in Python.")],
+    expression: Annotated[str, typer.Argument(metavar="EXPRESSION", help="Mask expression, as in Python.")],
     tokens: TokensOption = None,
     keys: KeysOption = None,
     length: LengthOption = None,
     q_start: StartOption = None,
-    batch: Annotated[int, typer.Option(help="The batch item to draw.")] = 0,
-    head: Annotated[int, typer.Option(help="The head to draw.")] = 0,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="Also write a picture: .svg or .png.")] = None,
+    batch: Annotated[int, typer.Option(help="Batch item to draw.")] = 0,
+    head: Annotated[int, typer.Option(help="Head to draw.")] = 0,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="Also write a picture to this file: .svg or .png.")
+    ] = None,
 ) -> None:
-    """Draw a mask: who may hear whom, the ranges, the visible share, warnings.
+    """Draw a mask: which keys each query may hear, ranges, the visible share, warnings.
 
     Masks: causal(), full(), window(n), prefix(n), chunks(n), dilated(n),
-    documents([0, 0, 1]), padding([3, 5]), dense([[1, 0], [1, 1]]),
-    per_head([...]), one mask a head; joined by & | ~ and parentheses.
+    documents([0, 0, 1]), padding([3, 5]), tree([-1, 0, 0]), shared_prefix(3, [2, 2]),
+    along(documents([0, 0, 1]), window(2)), grid_window([3, 4], 3),
+    block_diffusion(8, 2), ranges([0, 0], [1, 2]), dense([[1, 0], [1, 1]]),
+    per_head([...]), with one mask per head; combined with & | ~ and parentheses.
 
     Examples:
     rearview mask "causal() & window(3)" --tokens "I love sushi very much"
@@ -70,6 +75,9 @@ def draw(
     rearview mask "causal()" --tokens "I love sushi" --out mask.svg
     rearview mask diff "causal()" "window(4)" --length 6
     """
+    from rearview.cli.terminal import show
+    from rearview.masks.parser import parse
+
     mask = parse(expression)
     queries, others = _tokens(tokens, keys, length, mask)
     show(mask.show(queries, others, q_start=q_start, batch=batch, head=head))
@@ -78,19 +86,24 @@ def draw(
         print(f"\nwrote {out}")
 
 
-@app.command()
+@app.command(cls=Command)
 def diff(
-    first: Annotated[str, typer.Argument(metavar="FIRST", help="A mask, as in Python.")],
-    second: Annotated[str, typer.Argument(metavar="SECOND", help="Another.")],
+    first: Annotated[str, typer.Argument(metavar="FIRST", help="Mask expression, as in Python.")],
+    second: Annotated[str, typer.Argument(metavar="SECOND", help="Another mask expression.")],
     tokens: TokensOption = None,
     keys: KeysOption = None,
     length: LengthOption = None,
     q_start: StartOption = None,
 ) -> None:
-    """Compare two masks: exit code 0 when they mean the same at this size, 1 when not, 2 for an error.
+    """Compare two masks: exit code 0 if they are equal at this size, 1 if not, 2 for an error.
 
     Example: rearview mask diff "causal()" "window(4)" --length 6
     """
+    from rearview.cli.terminal import show
+    from rearview.masks.inspection.axes import Axes
+    from rearview.masks.inspection.difference import diff as compare
+    from rearview.masks.parser import parse
+
     one, other = parse(first), parse(second)
     queries, others = _tokens(tokens, keys, length, one, other)
     frame = Axes.of(queries, others, q_start).frame
@@ -101,28 +114,10 @@ def diff(
 
 def _tokens(tokens: str | None, keys: str | None, length: int | None, *masks: Mask) -> tuple[Tokens, Tokens | None]:
     if tokens is not None and length is not None:
-        raise BadArgument("--length", expected="either --tokens or --length", came="both")
+        raise BadArgument("--length", expected="either --tokens or --length", got="both")
     if keys is not None and tokens is None and length is None:
-        raise BadArgument("--keys", expected="--tokens or --length beside it, for the queries", came="neither")
+        raise BadArgument("--keys", expected="--tokens or --length with it, for the queries", got="neither")
     others = int(keys) if keys is not None and keys.strip().isdecimal() else keys
     if tokens is not None or length is not None:
         return tokens if tokens is not None else length or 0, others
-    return min([known for mask in masks if (known := _own_length(mask))] or [DEFAULT_LENGTH]), None
-
-
-def _own_length(mask: Mask) -> int | None:
-    """The length that a mask's own data speak of: no need to ask for it again."""
-    match mask:
-        case Joined():
-            return min([known for part in mask.parts if (known := _own_length(part))], default=None)
-        case Not():
-            return _own_length(mask.part)
-        case Documents():
-            return mask.ids.shape[-1]
-        case RealKeys():
-            return mask.real.shape[-1]
-        case Padding():
-            return int(mask.lengths.max())
-        case Dense():
-            return mask.tensor.shape[-1]
-    return None
+    return min([known for mask in masks if (known := mask.own_length)] or [DEFAULT_LENGTH]), None

@@ -1,4 +1,4 @@
-"""What `rearview observe` watches: the model and the tokenizer of a folder, run over a text.
+"""What `rearview observe` does: run a model over a text, or open a saved run, and draw its attention.
 
 >>> numbers("0,3-5", "--layers")
 [0, 3, 4, 5]
@@ -6,35 +6,187 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 from torch import nn
 
-from rearview.cli.terminal import console
-from rearview.errors import BadArgument, Unsupported
+from rearview.cli.commands import option_name
+from rearview.cli.observe import ENDINGS
+from rearview.cli.terminal import console, note
+from rearview.errors import BadArgument, MissingExtra, Unsupported
+from rearview.files import target_of, write_whole
 from rearview.masks import Mask
+from rearview.masks.parser import parse
 from rearview.models import BERT, GPT, T5
-from rearview.observe import Seen, observe
-from rearview.text import Tokenizer, load_tokenizer
-from rearview.text.labels import token_labels
+from rearview.observation import Observation, ObservationDiff, observe
+from rearview.observation.views.scales import CHANGE_SCALES, SCALES, check_scale
+from rearview.observation.views.terminal_colours import depth_of
+from rearview.text import Tokenizer, load_tokenizer, token_labels
 
-# From so many tokens, or so many parameters, on a pipe is told what is going on.
+# From this many tokens or parameters on, a line in a pipe says what is running.
 LONG, LARGE = 2048, 50_000_000
 
 
+def run_observe(
+    what: str,
+    given: set[str],
+    *,
+    text: str | None,
+    prompt: str | None,
+    length: int | None,
+    generate: int,
+    layers: str | None,
+    heads: str | None,
+    map_size: int,
+    against: str | None,
+    mask: str | None,
+    which: str | None,
+    scale: str,
+    item: int,
+    out: Sequence[str],
+) -> None:
+    """Observe the model in a folder, or open a saved run; `given` are the options on the command line."""
+    is_change = against is not None or mask is not None
+    check_scale(scale, CHANGE_SCALES if is_change else SCALES)
+    place = _place(which)
+    narrower = None if mask is None else parse(mask)
+    if against is not None and mask is not None:
+        raise BadArgument("--against, --mask", expected="one of them", got="both")
+    # Names that cannot be written to are refused before anything is run.
+    for path in out:
+        ending = target_of(path, ENDINGS).suffix.lower()
+        if ending == ".npz" and is_change:
+            advice = "Save each run, and open one with --against the other."
+            raise BadArgument("--out", expected="another ending for a difference", got=path, advice=advice)
+        if ending in (".png", ".svg", ".pdf"):
+            _needs_matplotlib()
+    if os.path.isdir(what):
+        options: dict[str, Any] = {"map_size": map_size}
+        chosen = {"layers": layers, "heads": heads}
+        options |= {name: numbers(text, f"--{name}") for name, text in chosen.items() if text is not None}
+        seen = _run(what, _text(text, prompt), against, narrower, length=length, generate=generate, options=options)
+    else:
+        _check_saved(what)
+        _refuse_running(given)
+        seen = _opened(what) if against is None else _opened(what).diff(_opened(against), item=item)
+    drawing = seen.show(*place, scale=scale, item=item)
+    # Before anything is printed: the files must be written even if the reader leaves early (| head).
+    for path in out:
+        _write(seen, drawing, Path(path), place, scale, item)
+        note(f"wrote {path}")
+    print(drawing.painted(depth_of(sys.stdout)))
+
+
+def _run(
+    folder: str,
+    text: str,
+    against: str | None,
+    narrower: Mask | None,
+    *,
+    length: int | None,
+    generate: int,
+    options: dict[str, Any],
+) -> Observation | ObservationDiff:
+    if against is not None and not os.path.isdir(against):
+        raise BadArgument("--against", expected="a folder with a model, like the first argument", got=against)
+    model = loaded(folder, generate=generate, options=options)
+    ids, remark = tokens_of(model, text, length)
+    if remark:
+        note(remark)
+    seen = model.over(ids)
+    if narrower is not None:
+        return seen.diff(model.over(ids, mask=narrower))
+    if against is None:
+        return seen
+    other = loaded(against, generate=generate, options=options)
+    if other.tokenizer.encode(text, specials=True)[: len(ids)] != ids:
+        advice = "Both models must read the same tokens at the same positions."
+        raise BadArgument("--against", expected="a model with the same tokens", got=against, advice=advice)
+    return seen.diff(other.over(ids))
+
+
+def _text(text: str | None, prompt: str | None) -> str:
+    if (text is None) == (prompt is None):
+        got = "neither" if text is None else "both"
+        raise BadArgument("--text, --prompt", expected="one of them: the text that the model reads", got=got)
+    if prompt is not None:
+        return prompt
+    assert text is not None
+    if text == "-":
+        return sys.stdin.read()
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        advice = "Use --prompt to give the text itself." if isinstance(error, FileNotFoundError) else ""
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise BadArgument("--text", expected="a file of text, or -", got=f"{text}: {why}", advice=advice) from error
+
+
+def _opened(path: str) -> Observation:
+    _check_saved(path)
+    return Observation.load(path)
+
+
+def _check_saved(path: str) -> None:
+    if not path.lower().endswith(".npz") or not os.path.exists(path):
+        got = f"{path}, which is neither" if os.path.exists(path) else f"{path}, which does not exist"
+        raise BadArgument("DIR|FILE.npz", expected="a folder with a model, or a .npz of an earlier run", got=got)
+
+
+def _refuse_running(given: set[str]) -> None:
+    """Refuse options that would need the model: a saved run does not run again."""
+    for name in ("text", "prompt", "length", "generate", "layers", "heads", "map_size", "mask"):
+        if name in given:
+            raise BadArgument(option_name(name), expected="a folder with a model to run", got="a saved run")
+
+
+def _place(which: str | None) -> tuple[int, ...]:
+    if which is None:
+        return ()
+    layer, dot, head = which.partition(".")
+    parts = (layer, head) if dot else (layer,)
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise BadArgument("--show", expected="a layer, or a layer and a head: 2 or 2.1", got=repr(which))
+    return tuple(map(int, parts))
+
+
+def _needs_matplotlib() -> None:
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", extra="pictures", needed_for="A picture of attention")
+
+
+def _write(
+    seen: Observation | ObservationDiff, drawing: str, path: Path, place: tuple[int, ...], scale: str, item: int
+) -> None:
+    ending = path.suffix.lower()
+    if ending == ".html":
+        seen.to_html(path, item=item)
+    elif ending == ".npz":
+        assert isinstance(seen, Observation), "a difference is refused before the model runs"
+        seen.save(path)
+    elif ending == ".txt":
+        write_whole(path, f"{drawing}\n".encode())
+    else:
+        seen.picture(path, *place, scale=scale, item=item)
+
+
 @dataclass(frozen=True)
-class Watched:
-    """A model with its tokenizer, and what is asked of it.
+class LoadedModel:
+    """A model with its tokenizer, and how to run it.
 
     Args:
-        generate: tokens that it writes after the text.
-        options: of `observe`.
+        generate: the number of tokens that it generates after the text.
+        options: the options of `observe`.
     """
 
     name: str
@@ -43,15 +195,15 @@ class Watched:
     generate: int
     options: dict[str, Any]
 
-    def over(self, ids: list[int], *, mask: Mask | None = None) -> Seen:
-        """What is seen when the model reads these tokens, narrowed by `mask` if given."""
+    def over(self, ids: list[int], *, mask: Mask | None = None) -> Observation:
+        """The observation of the model on these tokens, with its mask narrowed by `mask` if there is one."""
         tokens = torch.tensor([ids], device=next(self.model.parameters()).device)
         with torch.inference_mode(), observe(self.model, **self.options) as seen, _progress(self, seen, len(ids)):
             written = self._run(tokens, mask)
         seen.title = self.name if mask is None else f"{self.name} & {mask!r}"
         labels = token_labels(self.tokenizer, ids)
         if isinstance(self.model, T5):
-            # The decoder begins with a token that it did not write, and does not hear the last one.
+            # The decoder starts with a token that it did not generate, and does not read the last one.
             start = self.model.config.start_id
             seen.source_labels = labels
             seen.labels = token_labels(self.tokenizer, [start, *written])[: seen.length]
@@ -60,9 +212,9 @@ class Watched:
         return seen
 
     def _run(self, tokens: torch.Tensor, mask: Mask | None) -> list[int]:
-        """Read the tokens; those that were written behind them."""
+        """Run the model on the tokens; returns those that it generated after them."""
         if mask is not None and (self.generate or not isinstance(self.model, (GPT, BERT))):
-            why = "it generates" if self.generate else "only a GPT or a BERT of Rearview takes a mask for one call"
+            why = "not with --generate" if self.generate else "only a GPT or a BERT of Rearview takes a mask per call"
             raise Unsupported("--mask", [why])
         if isinstance(self.model, (GPT, T5)) and self.generate:
             from rearview.generation import generate
@@ -72,12 +224,12 @@ class Watched:
             return generate(self.model, ids, **options).finish().tokens[0]
         if isinstance(self.model, (GPT, BERT)):
             if self.generate:
-                raise BadArgument("--generate", expected="a model that generates", came="a BERT, which does not")
+                raise BadArgument("--generate", expected="a model that generates", got="a BERT")
             self.model(tokens, mask=mask)
             return []
         if isinstance(self.model, T5):
-            advice = "A T5 reads the text with its encoder; --generate N lets its decoder write."
-            raise BadArgument("--generate", expected="a number of tokens", came="none", advice=advice)
+            advice = "The encoder of a T5 reads the text; --generate N runs its decoder."
+            raise BadArgument("--generate", expected="a number of tokens", got="none", advice=advice)
         if not self.generate:
             self.model(input_ids=tokens, use_cache=False)
             return []
@@ -93,11 +245,11 @@ class Watched:
         return whole[0, tokens.shape[1] :].tolist()
 
 
-def watched(folder: str, *, generate: int, options: dict[str, Any]) -> Watched:
-    """The model and tokenizer in a folder: of Rearview, or of any architecture that transformers loads."""
-    from rearview.audit.loading import folder as checkpoints
+def loaded(folder: str, *, generate: int, options: dict[str, Any]) -> LoadedModel:
+    """The model and the tokenizer in a folder: of Rearview, or of any architecture that transformers loads."""
+    from rearview.auditing.loading import folder as checkpoints
     from rearview.models.checkpoint import load as load_own
-    from rearview.models.checkpoint.load import ARCHITECTURES, read_config
+    from rearview.models.checkpoint.reader import ARCHITECTURES, read_config
     from rearview.training.checkpoint.folders import model_folder
 
     inside = model_folder(folder)
@@ -107,23 +259,23 @@ def watched(folder: str, *, generate: int, options: dict[str, Any]) -> Watched:
         model: nn.Module = load_own(inside, device=device)
     else:
         model = checkpoints.load(str(inside)).model.to(device or "cpu")
-    return Watched(Path(folder).resolve().name, model, load_tokenizer(inside), generate, options)
+    return LoadedModel(Path(folder).resolve().name, model, load_tokenizer(inside), generate, options)
 
 
-def tokens_of(watched: Watched, text: str, length: int | None) -> tuple[list[int], str]:
-    """The tokens of a text, at most `length`, and what has to be said about it."""
-    ids = watched.tokenizer.encode(text, specials=True)
+def tokens_of(model: LoadedModel, text: str, length: int | None) -> tuple[list[int], str]:
+    """The tokens of a text, at most `length`, and a remark if some were left out."""
+    ids = model.tokenizer.encode(text, specials=True)
     if not ids:
-        raise BadArgument("--text", expected="a text of one token or more", came="none")
-    room = _context(watched.model)
+        raise BadArgument("--text", expected="a text of at least one token", got="an empty text")
+    room = _context(model.model)
     if length is not None and room is not None and length > room:
-        expected = f"at most {room}, as many as the model has positions for"
-        raise BadArgument("--length", expected=expected, came=length)
-    most = length or (None if room is None else max(1, room - watched.generate))
+        expected = f"at most {room}, the number of positions of the model"
+        raise BadArgument("--length", expected=expected, got=length)
+    most = length or (None if room is None else max(1, room - model.generate))
     if most is None or len(ids) <= most:
         return ids, ""
-    why = "as --length says" if length else f"what the model's {room:,} positions have room for"
-    return ids[:most], f"the first {most:,} of {len(ids):,} tokens, {why}"
+    why = "because of --length" if length else f"because the model has {room:,} positions"
+    return ids[:most], f"reading the first {most:,} of {len(ids):,} tokens, {why}"
 
 
 def _context(model: nn.Module) -> int | None:
@@ -136,43 +288,34 @@ def _context(model: nn.Module) -> int | None:
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """`0,3-5` as numbers."""
+    """The numbers of a list such as `0,3-5`."""
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         ends = (low, high if dash else low)
         if not all(end.isascii() and end.isdigit() for end in ends) or int(ends[0]) > int(ends[1]):
-            raise BadArgument(option, expected="numbers and ranges such as 0,3-5", came=repr(text))
+            raise BadArgument(option, expected="numbers and ranges such as 0,3-5", got=repr(text))
         found += range(int(ends[0]), int(ends[1]) + 1)
     return found
 
 
 @contextmanager
-def _progress(watched: Watched, seen: Seen, tokens: int) -> Iterator[None]:
-    """Which layer runs, on a terminal; in a pipe one line, where it takes long."""
-    doing = f"reading {tokens:,} tokens" + (f", writing {watched.generate:,}" if watched.generate else "")
+def _progress(loaded: LoadedModel, seen: Observation, tokens: int) -> Iterator[None]:
+    """Show which layer runs, on a terminal; in a pipe print one line if it takes long."""
+    doing = f"reading {tokens:,} tokens" + (f", generating {loaded.generate:,}" if loaded.generate else "")
     if not sys.stderr.isatty():
-        if tokens >= LONG or sum(p.numel() for p in watched.model.parameters()) >= LARGE:
-            aside(doing)
+        if tokens >= LONG or sum(p.numel() for p in loaded.model.parameters()) >= LARGE:
+            note(doing)
         yield
         return
-    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
-    from rich.text import Text
 
     class Layers(ProgressColumn):
-        """How many layers have run."""
+        """The number of layers that have run."""
 
         def render(self, task: Task) -> Text:
             return Text(f"layer {len(seen.layers)} of {seen.model_layers}")
 
-    paper = console()
-    paper.stderr = True
     columns = (SpinnerColumn(), TextColumn("{task.description}"), Layers(), TimeElapsedColumn())
-    with Progress(*columns, console=paper, transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         progress.add_task(doing, total=None)
         yield
-
-
-def aside(text: str) -> None:
-    """Beside the drawing, so that what is printed stays what was asked for."""
-    print(f"rearview: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A run on the terminal: a bar with loss, speed and time left; in a pipe, plain lines now and then."""
+"""The progress of training: a bar with loss, speed and time left; in a pipe, plain lines."""
 
 from __future__ import annotations
 
@@ -6,85 +6,52 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.text import Text
 
-from rearview.cli.terminal import console as plain_console
-from rearview.training import Event, Sample, Saved, Started, Step, Validation
+from rearview.cli.terminal import console
+from rearview.drawing.cells import harmless
+from rearview.training import Event, Sample, Saved, Started, TrainingStep, Validation
 
-# Lines of a whole run, where there is no bar.
+# The number of lines for a whole run, where there is no bar.
 LINES = 20
-# A training loss jumps from batch to batch; what is shown is this share of the last, and the rest of before.
-NEWNESS = 0.1
+# The training loss varies between batches; an exponential average with this weight is shown.
+NEWEST = 0.1
 
 
-def shown(events: Iterable[Event], *, tokens_a_step: int, label: str = "") -> Iterator[Event]:
-    """Hand events on, and show each on the way. `label` stands before everything, where there are several runs."""
-    console = plain_console()
-    with _bar(console, label) as bar:
-        view = _View(console, bar, tokens_a_step, label)
-        for event in events:
-            view.show(event)
-            yield event
+class AverageLoss:
+    """The training loss, averaged over the last steps.
 
+    >>> loss = AverageLoss()
+    >>> loss.add(2.0), loss.add(3.0)
+    (2.0, 2.1)
+    """
 
-class _View:
-    def __init__(self, console: Console, bar: tuple[Progress, TaskID] | None, tokens_a_step: int, label: str):
-        self.console, self.bar, self.tokens_a_step = console, bar, tokens_a_step
-        self.label = f"{label}  " if label else ""
-        self.loss: float | None = None
-        self.steps, self.next_line = 1, 0
+    def __init__(self) -> None:
+        self.value: float | None = None
 
-    def show(self, event: Event) -> None:
-        match event:
-            case Started():
-                self.steps, self.next_line = event.steps, event.step
-                if self.bar:
-                    self.bar[0].update(self.bar[1], total=event.steps, completed=event.step)
-            case Step():
-                self._step(event)
-            case Validation():
-                bits = f"{event.bits_per_character:.3f} bits a character"
-                self._say(f"{self._at(event.step)}  validation {event.loss:.4f}  {bits}", "bold")
-            case Sample():
-                self._say(f"{self._at(event.step)}  sample:", "dim")
-                self._say(_printable(event.text) + "\n", "cyan")
-            case Saved(step=step) if step:
-                self._say(f"{self._at(step)}  saved {event.path}", "dim")
-
-    def _step(self, event: Step) -> None:
-        self.loss = event.loss if self.loss is None else self.loss + NEWNESS * (event.loss - self.loss)
-        left = (self.steps - event.step) * self.tokens_a_step / event.tokens_per_second
-        said = f"loss {self.loss:.4f}  {event.tokens_per_second:,.0f} tokens/s  {clock(left)} left"
-        if self.bar:
-            self.bar[0].update(self.bar[1], completed=event.step, said=said)
-        elif event.step >= self.next_line:
-            self.next_line = event.step + max(1, self.steps // LINES)
-            self._say(f"{self._at(event.step)}  {said}", "")
-
-    def _at(self, step: int) -> str:
-        return f"{self.label}step {step:>{len(str(self.steps))}}/{self.steps}"
-
-    def _say(self, text: str, style: str) -> None:
-        self.console.print(Text(text, style=style))
-        # A file that somebody follows should have the line now.
-        self.console.file.flush()
+    def add(self, loss: float) -> float:
+        """The average with one more loss."""
+        self.value = loss if self.value is None else self.value + NEWEST * (loss - self.value)
+        return self.value
 
 
 @contextmanager
-def _bar(console: Console, label: str) -> Iterator[tuple[Progress, TaskID] | None]:
-    if not console.is_terminal:
+def bars(*columns: ProgressColumn, transient: bool = False) -> Iterator[Progress | None]:
+    """Progress bars with a name and these columns; None where the output is not a terminal."""
+    if not console().is_terminal:
         yield None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[said]}"),
-    )
-    # The bar is on a console of its own that knows its width: it must not be folded.
-    with Progress(*columns, console=Console(highlight=False), transient=True) as progress:
-        yield progress, progress.add_task(label or "training", total=1, said="")
+    # On a console of their own that knows its width: bars must not be wrapped.
+    shown = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed:.0f}/{task.total}"))
+    with Progress(*shown, *columns, console=Console(highlight=False), transient=transient) as progress:
+        yield progress
+
+
+def say(paper: Console, text: str, style: str = "") -> None:
+    """Print a line at once, for readers who follow a file."""
+    paper.print(Text(text, style=style))
+    paper.file.flush()
 
 
 def clock(seconds: float) -> str:
@@ -97,6 +64,48 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _printable(text: str) -> str:
-    """What a model writes may hold anything; a terminal must not obey it."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+def shown(events: Iterable[Event], *, tokens_per_step: int) -> Iterator[Event]:
+    """Yield the events, and show each."""
+    with bars(TextColumn("{task.fields[status]}"), transient=True) as progress:
+        view = _View(progress, tokens_per_step)
+        for event in events:
+            view.show(event)
+            yield event
+
+
+class _View:
+    def __init__(self, progress: Progress | None, tokens_per_step: int):
+        self.console, self.progress, self.tokens_per_step = console(), progress, tokens_per_step
+        self.task = TaskID(0) if progress is None else progress.add_task("training", total=1, status="")
+        self.loss = AverageLoss()
+        self.steps, self.next_line = 1, 0
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.steps, self.next_line = event.steps, event.step
+                if self.progress:
+                    self.progress.update(self.task, total=event.steps, completed=event.step)
+            case TrainingStep():
+                self._step(event)
+            case Validation():
+                bits = f"{event.bits_per_character:.3f} bits per character"
+                self._say(event.step, f"validation loss {event.loss:.4f}  {bits}", "bold")
+            case Sample():
+                self._say(event.step, "sample:", "dim")
+                say(self.console, harmless(event.text, keep="\n\t") + "\n", "cyan")
+            case Saved(step=step) if step:
+                self._say(step, f"saved {event.path}", "dim")
+
+    def _step(self, event: TrainingStep) -> None:
+        left = (self.steps - event.step) * self.tokens_per_step / event.tokens_per_second
+        loss = self.loss.add(event.loss)
+        status = f"loss {loss:.4f}  {event.tokens_per_second:,.0f} tokens/s  {clock(left)} left"
+        if self.progress:
+            self.progress.update(self.task, completed=event.step, status=status)
+        elif event.step >= self.next_line:
+            self.next_line = event.step + max(1, self.steps // LINES)
+            self._say(event.step, status, "")
+
+    def _say(self, step: int, text: str, style: str) -> None:
+        say(self.console, f"step {step:>{len(str(self.steps))}}/{self.steps}  {text}", style)

@@ -1,10 +1,11 @@
-"""Texts that grow at the same time, printed one after the other: the first as it comes, the others when it is done.
+"""Texts that are generated together and printed in order: the first as it grows, the others when it is complete.
 
->>> from rearview.generation import Piece
+>>> from rearview.generation import TextChunk
 >>> paper = Streamed(["", ""], headings=["== 1", "== 2"])
 == 1
->>> for piece in (Piece(0, "to be"), Piece(1, "love"), Piece(0, "!", "length"), Piece(1, "ly", "length")):
-...     paper.print(piece)
+>>> chunks = [TextChunk(0, "to be"), TextChunk(1, "love"), TextChunk(0, "!", "length"), TextChunk(1, "ly", "length")]
+>>> for chunk in chunks:
+...     paper.print(chunk)
 to be!
 == 2
 lovely
@@ -17,11 +18,12 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from rearview.generation import Piece
+from rearview.drawing.cells import harmless
+from rearview.generation import TextChunk
 
 
 class Streamed:
-    """`starts` is what each text begins with, before what the model adds; `headings` stand above them."""
+    """`starts` are the beginnings of the texts, before what the model adds; `headings` are printed above them."""
 
     def __init__(self, starts: list[str], headings: list[str] | None = None):
         self._starts, self._headings = starts, headings
@@ -29,14 +31,14 @@ class Streamed:
         self._done = [False] * len(starts)
         self._now = 0
         self._column_is_first = True
-        # Colour is for people; a pipe gets the text and nothing else.
+        # A pipe gets the text without colours.
         self._console = Console(highlight=False, soft_wrap=True) if sys.stdout.isatty() else None
         self._begin()
 
-    def print(self, piece: Piece) -> None:
+    def print(self, chunk: TextChunk) -> None:
         """Print what can be printed now."""
-        self._waiting[piece.sequence] += piece.text
-        self._done[piece.sequence] |= piece.reason is not None
+        self._waiting[chunk.sequence] += chunk.text
+        self._done[chunk.sequence] |= chunk.reason is not None
         while self._now < len(self._waiting):
             self._write(self._waiting[self._now])
             self._waiting[self._now] = ""
@@ -47,7 +49,7 @@ class Streamed:
             self._begin()
 
     def end_line(self) -> None:
-        """Whatever follows stands on a line of its own."""
+        """End the line, unless it is empty."""
         if not self._column_is_first:
             self._write("\n")
 
@@ -64,15 +66,6 @@ class Streamed:
         if self._console is None:
             sys.stdout.write(text)
         else:
-            self._console.print(Text(printable(text), style=style), end="")
+            self._console.print(Text(harmless(text, keep="\n\t"), style=style), end="")
         sys.stdout.flush()
         self._column_is_first = text.endswith("\n")
-
-
-def printable(text: str) -> str:
-    """Text that cannot steer a terminal: a model may say anything, escape codes too.
-
-    >>> printable("red \\x1b[31m\\n")
-    'red �[31m\\n'
-    """
-    return "".join(c if c in "\n\t" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,4 +1,4 @@
-"""What the commands print on: colour on a terminal, plain text in a pipe, ASCII where nothing else can be written.
+"""The output of the commands: colour on a terminal, plain text in a pipe, ASCII where nothing else can be encoded.
 
 >>> from rearview import causal
 >>> from rearview.cli.terminal import show
@@ -14,8 +14,8 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from rearview.masks.drawing import Drawing, Role
-from rearview.masks.labels import width
+from rearview.drawing.cells import width
+from rearview.drawing.text import Drawing, Role
 
 STYLES: dict[Role, str] = {
     "title": "bold",
@@ -26,6 +26,7 @@ STYLES: dict[Role, str] = {
     "partial": "cyan",
     "skipped": "dim",
     "only first": "bold red",
+    "forbidden": "yellow",
     "only second": "bold green",
     "only one each": "bold yellow",
     "range": "dim",
@@ -49,9 +50,14 @@ IN_ASCII = {
 }  # fmt: skip
 
 
-def console() -> Console:
-    # Soft wrap: a pipe is not 80 columns wide, and a drawing must not be folded.
-    return Console(highlight=False, soft_wrap=True)
+def console(*, stderr: bool = False) -> Console:
+    """A console that does not wrap: a pipe is not 80 columns wide, and a drawing must stay as it is."""
+    return Console(highlight=False, soft_wrap=True, stderr=stderr)
+
+
+def note(text: str) -> None:
+    """Print a remark to stderr, so that stdout has only what was asked for."""
+    print(f"rearview: {text}", file=sys.stderr, flush=True)
 
 
 def show(drawing: Drawing) -> None:
@@ -60,7 +66,7 @@ def show(drawing: Drawing) -> None:
 
 
 def prepare_output() -> None:
-    """Let an output that cannot encode a glyph show a stand-in instead of failing."""
+    """Replace characters that the output cannot encode, instead of failing."""
     codecs.register_error("stand-in", _stand_in)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -70,5 +76,5 @@ def prepare_output() -> None:
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    # As wide as what it stands for, so that columns stay columns.
+    # As wide as the original, so that columns stay aligned.
     return "".join(IN_ASCII.get(c, "?" * width(c)) for c in error.object[error.start : error.end]), error.end

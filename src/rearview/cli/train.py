@@ -1,19 +1,19 @@
-"""rearview train: a small model from a text, on a laptop.
+"""rearview train: train a small model on a text.
 
 rearview train --text book.txt --out book
 rearview train --resume book
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rearview.cli.interrupt import Interrupt
-from rearview.cli.learning import (
-    LEARNING,
+from rearview.cli.commands import Command, given_options
+from rearview.cli.training_options import (
     MODEL,
     OUTPUT,
+    TRAINING,
     Accumulate,
     Batch,
     Clip,
@@ -24,9 +24,12 @@ from rearview.cli.learning import (
     Heads,
     Layers,
     LearningRate,
+    Positions,
+    Precision,
     SaveEvery,
     Seed,
     Separator,
+    Steps,
     TextSource,
     Threads,
     TokenKind,
@@ -34,25 +37,22 @@ from rearview.cli.learning import (
     VocabSize,
     WeightDecay,
     Width,
-    was_given,
 )
-from rearview.cli.progress import shown
-from rearview.cli.train_run import Options, finished, prepare, stopped
-from rearview.training import Stopped
-from rearview.training import train as events_of
-from rearview.training.board import to_tensorboard
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command(cls=Command)
 def train(
-    context: typer.Context,
+    ctx: typer.Context,
     text: TextSource = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the run.", rich_help_panel=OUTPUT)] = Path(
-        "run"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder to write the run to.", rich_help_panel=OUTPUT)
+    ] = Path("run"),
     resume: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Go on with a run: its folder, or one checkpoint in it.", rich_help_panel=OUTPUT
+            metavar="RUN", help="Resume a run: its folder, or one of its checkpoints.", rich_help_panel=OUTPUT
         ),
     ] = None,
     separator: Separator = None,
@@ -60,65 +60,68 @@ def train(
     validation: Validation = 0.1,
     tokenizer: TokenKind = "bytes",
     vocab_size: VocabSize = None,
-    model: Annotated[str, typer.Option(metavar="gpt|bert|t5", help="The kind.", rich_help_panel=MODEL)] = "gpt",
-    context_length: ContextLength = 128,
+    model: Annotated[str, typer.Option(metavar="gpt|bert|t5", help="Kind of model.", rich_help_panel=MODEL)] = "gpt",
+    context: ContextLength = 128,
     layers: Layers = 4,
     heads: Heads = 4,
     kv_heads: Annotated[
-        int | None, typer.Option(help="Key and value heads, where fewer (GPT).", rich_help_panel=MODEL)
-    ] = None,
-    width: Width = 128,
-    positions: Annotated[
-        str, typer.Option(metavar="learned|rotary", help="Of a GPT.", rich_help_panel=MODEL)
-    ] = "learned",
-    mask: Annotated[
-        str | None,
+        int | None,
         typer.Option(
-            help='Who a GPT may hear: "causal() & window(32)"; none for everyone. By default causal().',
-            rich_help_panel=MODEL,
+            help="Number of key and value heads of a GPT. By default as many as heads.", rich_help_panel=MODEL
         ),
     ] = None,
+    width: Width = 128,
+    positions: Positions = "learned",
+    mask: Annotated[
+        str, typer.Option(help='Mask of a GPT, such as "causal() & window(32)", or none.', rich_help_panel=MODEL)
+    ] = "causal()",
     dropout: Dropout = 0.0,
-    steps: Annotated[int, typer.Option(help="How often the weights are moved.", rich_help_panel=LEARNING)] = 2000,
+    steps: Steps = 2000,
     batch: Batch = 12,
     accumulate: Accumulate = 1,
     lr: LearningRate = 2e-3,
     warmup: Annotated[
         int | None,
-        typer.Option(help="Steps until it is reached. By default a tenth, at most 100.", rich_help_panel=LEARNING),
+        typer.Option(help="Number of warmup steps. By default a tenth, at most 100.", rich_help_panel=TRAINING),
     ] = None,
     weight_decay: WeightDecay = 0.1,
     clip: Clip = 1.0,
     seed: Seed = 0,
-    precision: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|float32|bfloat16",
-            help="Of products. auto: bfloat16 where the hardware has it.",
-            rich_help_panel=LEARNING,
-        ),
-    ] = "auto",
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the model.", rich_help_panel=LEARNING)] = False,
+    precision: Precision = "auto",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the model with torch.compile.", rich_help_panel=TRAINING)
+    ] = False,
     checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="Less memory, more time.", rich_help_panel=LEARNING)
+        bool,
+        typer.Option(
+            "--checkpointing",
+            help="Recompute activations in the backward pass: less memory, more time.",
+            rich_help_panel=TRAINING,
+        ),
     ] = False,
     device: Annotated[
         str,
-        typer.Option(metavar="auto|cpu|cuda", help="auto: a GPU where torch sees one.", rich_help_panel=LEARNING),
+        typer.Option(
+            metavar="auto|cpu|cuda", help="Device to train on; auto is a GPU if there is one.", rich_help_panel=TRAINING
+        ),
     ] = "auto",
     threads: Threads = None,
     eval_every: EvalEvery = 250,
-    sample_every: Annotated[int, typer.Option(help="Steps between samples; 0: none.", rich_help_panel=OUTPUT)] = 500,
-    sample_prompt: Annotated[str, typer.Option(help="What samples begin with.", rich_help_panel=OUTPUT)] = "",
+    sample_every: Annotated[
+        int, typer.Option(help="Number of steps between samples; 0 for none.", rich_help_panel=OUTPUT)
+    ] = 500,
+    sample_prompt: Annotated[str, typer.Option(help="Prompt of the samples.", rich_help_panel=OUTPUT)] = "",
     save_every: SaveEvery = 250,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write for TensorBoard.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--tensorboard", help="Also write event files for TensorBoard.", rich_help_panel=OUTPUT)
     ] = False,
 ) -> None:
-    """Train a small GPT, BERT or T5 on a text: progress, samples as it learns, checkpoints that survive a kill.
+    """Train a small GPT, BERT or T5 on a text.
 
-    Ctrl-C finishes the step and saves. A run that stopped, or was killed, goes on with --resume, to the last bit as if
-    it had not.
+    Progress and samples are printed, and checkpoints are written. Ctrl-C
+    finishes the current step and saves. A run that was stopped or killed
+    continues with --resume; its results are bit-identical to those of an
+    uninterrupted run.
 
     Examples:
     rearview train
@@ -127,19 +130,8 @@ def train(
     cat *.md | rearview train --text - --out notes
     rearview train --resume book
     """
-    values: dict[str, Any] = {**context.params, "context": context_length, "out": out, "resume": resume}
-    if warmup is None:
-        values["warmup"] = min(100, steps // 10)
-    given = {name for name in values if was_given(context, "context_length" if name == "context" else name)}
-    options = Options(values, given - {"context_length"})
-    prepared = prepare(options)
-    config, folder = prepared.config, prepared.out
-    with Interrupt("Finishing the step and saving") as asked:
-        events = events_of(prepared.model, prepared.data, config, out=folder, resume=prepared.resume, stop=asked)
-        if options["tensorboard"]:
-            events = to_tensorboard(events, folder / "tensorboard")
-        *_, last = shown(events, tokens_a_step=config.rows * (config.context or 1))
-    if isinstance(last, Stopped):
-        stopped(prepared, last.step)
-        raise typer.Exit(128 + (asked.signal or 2))
-    finished(prepared)
+    # Here, so that the help does not wait for torch.
+    from rearview.cli.train_run import run_training
+
+    settings = {name: value for name, value in ctx.params.items() if name not in ("out", "resume")}
+    raise typer.Exit(run_training(settings, given_options(ctx), out=out, resume=resume))

@@ -1,9 +1,9 @@
-"""The pytest plugin: a fixture that audits, and a line for each audit at the end of the run.
+"""A pytest plugin with a fixture that audits a model and prints one line per audit at the end of the run.
 
 def test_my_model_cannot_peek(only_looks_back):
     only_looks_back(MyModel(), tokens, window(8))
 
-pytest finds it by itself where Rearview is installed; the auditor is loaded when a test asks for the fixture.
+pytest finds the plugin when Rearview is installed. The auditor is imported when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rearview.audit import Report
+    from rearview.auditing import Report
 
 AUDITS = pytest.StashKey[list[tuple[str, str]]]()
 
 
 @pytest.fixture
 def only_looks_back(request: pytest.FixtureRequest) -> Callable[..., Report]:
-    """`assert_only_looks_back`, whose verdicts are listed at the end of the run."""
+    """`rearview.testing.assert_only_looks_back`; the verdicts are listed at the end of the run."""
     from rearview.testing import LooksAhead, assert_only_looks_back
 
     audits = request.config.stash.setdefault(AUDITS, [])

@@ -9,14 +9,11 @@
     >>> model(torch.tensor([[1, 2, 3, 4, 5, 6]])).logits.shape
     torch.Size([1, 6, 32])
 
-How a mask travels: transformers calls `masks.rearview_mask` with a function (batch, head, query, key) -> bool, which
-`structure` reads as a mask of the algebra; it goes through the model as a `TravellingMask`, a tensor without memory
-that turns dense when a model computes with it; `call.Call` takes it out again beside everything else that an attention
-function of transformers receives.
+`observe` watches such models through `watcher`. README.md describes the path of a mask through a model.
 """
 
-from rearview.integrations.transformers.call import Call
-from rearview.integrations.transformers.reading import masks_of
-from rearview.integrations.transformers.registering import NAME, register
+from rearview.integrations.transformers.call import call_of
+from rearview.integrations.transformers.mask_inspection import masks_of
+from rearview.integrations.transformers.registration import NAME, register
 
-__all__ = ["NAME", "register", "masks_of", "Call"]
+__all__ = ["NAME", "register", "masks_of", "call_of"]

@@ -1,121 +1,114 @@
-"""One call of an attention function of transformers, as the arguments of `attend`.
+"""The call of an attention function of transformers, as a `Call`.
 
 >>> import torch
+>>> from rearview.attention.functional import run
 >>> module, x = torch.nn.Module(), torch.zeros(1, 2, 4, 8)
->>> call = Call.of(module, x, x, x, None, scaling=0.5)
->>> call.mask, call.scale, call.attend().shape
+>>> call = call_of(module, x, x, x, None, scaling=0.5)
+>>> call.mask, call.scale, run(call)[0].shape
 (causal(), 0.5, torch.Size([1, 2, 4, 8]))
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from rearview.attention import attend, weights
-from rearview.integrations.transformers.dropped import refuse_what_would_be_dropped
-from rearview.integrations.transformers.received import read
-from rearview.integrations.transformers.sparse import chosen, with_blocks
+from rearview.attention.call import Call
+from rearview.errors import Unsupported
+from rearview.integrations.transformers.attention_mask import read
+from rearview.integrations.transformers.unsupported_arguments import refuse_unsupported
 from rearview.masks import Frame, Mask, dense, documents
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """What `attend` needs, and `sinks`: a score for each head that takes its share of the softmax and has no value."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Mask
-    q_start: int | None = None
-    bias: Tensor | None = None
-    scale: float | None = None
-    softcap: float | None = None
-    sinks: Tensor | None = None
-    dropout: float = 0.0
+def call_of(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | BlockMask | None,
+    *,
+    implementation: str = "rearview",
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: object,
+) -> Call:
+    """The `Call` for the arguments of an attention function, which have transformers' names.
 
-    @classmethod
-    def of(
-        cls,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Any,
-        *,
-        implementation: str = "rearview",
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        is_causal: bool | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        position_bias: Tensor | None = None,
-        **others: Any,
-    ) -> Call:
-        """What an attention function was called with, in transformers' names.
+    `implementation` is the implementation that was called: "sdpa", "eager" and "flex_attention" write their masks
+    differently, and "rearview" receives arguments that the others do not. Raises `Unsupported` for what `attend` cannot
+    do.
+    """
+    ours = implementation == "rearview"
+    refuse_unsupported(module, query, key, attention_mask, others, ours=ours)
+    if ours and isinstance(blocks := others.get("block_indices"), Tensor):
+        attention_mask = _with_blocks(module, blocks, attention_mask, query, key)
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    mask, q_start, bias = read(attention_mask, query, key, is_causal=bool(is_causal), implementation=implementation)
+    if position_bias is not None:
+        crop = position_bias[..., : key.shape[2]]
+        bias = crop if bias is None else crop + bias
+    if ours:
+        mask, q_start = _narrowed(mask, q_start, query, key, others)
+    return Call.of(
+        query,
+        key,
+        value,
+        mask=mask,
+        q_start=q_start,
+        bias=bias,
+        scale=scaling,
+        softcap=softcap,
+        sinks=s_aux,
+        # Some models pass their dropout in evaluation mode too; eager attention also checks the mode of the module.
+        dropout=dropout if module.training else 0.0,
+    )
 
-        `implementation` says whose call it is: "sdpa", "eager" and "flex_attention" write their masks differently, and
-        "rearview" gets what they do not. `Unsupported` where the call says something that is not expressed here.
-        """
-        ours = implementation == "rearview"
-        refuse_what_would_be_dropped(module, query, key, attention_mask, others, ours=ours)
-        if ours and (blocks := others.get("block_indices")) is not None:
-            attention_mask = with_blocks(module, blocks, attention_mask, query, key)
-        if is_causal is None:
-            is_causal = getattr(module, "is_causal", True)
-        mask, q_start, bias = read(attention_mask, query, key, is_causal=bool(is_causal), implementation=implementation)
-        if position_bias is not None:
-            crop = position_bias[..., : key.shape[2]]
-            bias = crop if bias is None else crop + bias
-        # Some models name their dropout while they do not train; eager attention asks the module, too.
-        dropout = dropout if module.training else 0.0
-        call = cls(query, key, value, mask, q_start, bias, scaling, softcap, s_aux, dropout)
-        return call._narrowed(others) if ours else call
 
-    def _narrowed(self, others: dict[str, Any]) -> Call:
-        """With what other implementations than eager and SDPA get beside the mask."""
-        mask, q_start = self.mask, self.q_start
-        if (ends := others.get("cu_seq_lens_q")) is not None:
-            # Packed sequences by where they end. Where the model made the mask from them, this adds nothing.
-            position = torch.arange(self.key.shape[2], device=ends.device)
-            mask = mask & documents(torch.bucketize(position, ends.long(), right=True))
-        if (indices := others.get("indices")) is not None:
-            frame = Frame.of(self.query.shape[2], self.key.shape[2], q_start)
-            visible = mask.visible_in(frame, self.query.device) & chosen(indices, k_len=frame.k_len)
-            mask, q_start = dense(visible), None
-        return replace(self, mask=mask, q_start=q_start)
+def _narrowed(
+    mask: Mask, q_start: int | None, query: Tensor, key: Tensor, others: Mapping[str, object]
+) -> tuple[Mask, int | None]:
+    """The mask, narrowed by what transformers passes in other arguments to implementations except eager and SDPA."""
+    if isinstance(ends := others.get("cu_seq_lens_q"), Tensor):
+        # The ends of packed sequences. If the model made its mask from them, this adds nothing.
+        position = torch.arange(key.shape[2], device=ends.device)
+        mask = mask & documents(torch.bucketize(position, ends.long(), right=True))
+    if isinstance(indices := others.get("indices"), Tensor):
+        frame = Frame.of(query.shape[2], key.shape[2], q_start)
+        visible = mask.visible_in(frame, query.device) & _keys_at(indices, k_len=frame.k_len)
+        mask, q_start = dense(visible), None
+    return mask, q_start
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments that `attend`, `plan` and `weights` share."""
-        return {
-            "mask": self.mask,
-            "q_start": self.q_start,
-            "bias": self.bias,
-            "scale": self.scale,
-            "softcap": self.softcap,
-        }
 
-    def attend(self, *, engine: str = "auto") -> Tensor:
-        """The output, [batch, heads, query, dim]."""
-        how: dict[str, Any] = {**self.options, "dropout": self.dropout, "engine": engine}
-        if self.sinks is None:
-            return attend(self.query, self.key, self.value, **how)
-        out, lse = attend(self.query, self.key, self.value, **how, return_lse=True)
-        return out * self._kept(lse).to(out.dtype)
+# Models with sparse attention choose the keys that each query may hear. For eager attention and SDPA they write the
+# choice into the mask; other implementations get the mask without it, and the choice as `indices` or `block_indices`.
 
-    def weights(self) -> Tensor:
-        """The exact weights before dropout, [batch, heads, query, key]: as much memory as that says."""
-        found = weights(self.query, self.key, **self.options)
-        if self.sinks is None:
-            return found
-        _, lse = attend(self.query, self.key, self.value, **self.options, return_lse=True)
-        return found * self._kept(lse)
 
-    def _kept(self, lse: Tensor) -> Tensor:
-        """What a sink leaves to the keys: e^lse / (e^lse + e^sink)."""
-        assert self.sinks is not None
-        return torch.sigmoid(lse - self.sinks.view(1, -1, 1).to(lse.dtype)).unsqueeze(-1)
+def _keys_at(indices: Tensor, *, k_len: int) -> Tensor:
+    """Bool [batch, 1, query, key], True at the keys in `indices` [batch, query, choice]."""
+    none = torch.zeros(*indices.shape[:2], k_len, dtype=torch.bool, device=indices.device)
+    return none.scatter(-1, indices.long(), True).unsqueeze(1)
+
+
+def _with_blocks(
+    module: nn.Module, block_indices: Tensor, attention_mask: Tensor | BlockMask | None, query: Tensor, key: Tensor
+) -> Tensor:
+    """The mask with the chosen blocks, as the module makes it for eager attention."""
+    build = getattr(getattr(module, "indexer", None), "build_block_mask", None)
+    if build is None or attention_mask is None:
+        raise Unsupported(
+            f"{type(module).__name__} with block_indices",
+            ["the module has no indexer.build_block_mask, or was called without a mask to combine the blocks with"],
+            advice='Use model.set_attn_implementation("sdpa").',
+        )
+    return build(block_indices, attention_mask, key.shape[2], query.dtype, query.device, None)

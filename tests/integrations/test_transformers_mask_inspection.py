@@ -12,10 +12,10 @@ from transformers import AttentionInterface
 
 from rearview.errors import RearviewError, Unsupported
 from rearview.integrations.transformers import masks_of
-from rearview.integrations.transformers.attention import rearview_attention
-from rearview.observe import observe
+from rearview.integrations.transformers.registered_functions import rearview_attention
+from rearview.observation import observe
 from tests.integrations.transformers_models import decoder, inputs_of_other, other, real, tokens
-from tests.integrations.transformers_releases import T5_ASKS
+from tests.integrations.transformers_releases import T5_USES_INTERFACE
 
 
 def test_each_layer_has_its_own():
@@ -58,7 +58,7 @@ def test_models_of_parts_keep_the_attention_of_each():
     assert [part.config._attn_implementation for part in model.modules() if hasattr(part, "config")] == before
 
 
-def test_a_model_inside_a_module_of_ones_own():
+def test_a_model_inside_another_module():
     class Wrapper(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -77,12 +77,18 @@ def test_a_model_inside_a_module_of_ones_own():
 
 def test_not_while_it_is_watched():
     model = decoder("Mistral")
-    with observe(model), pytest.raises(RearviewError, match="masks_of: this model is being watched"):
+    with (
+        observe(model),
+        pytest.raises(
+            RearviewError,
+            match=r"^masks_of: this model is being watched\. Call masks_of before or after `with observe\(\.\.\.\)`\.$",
+        ),
+    ):
         masks_of(model, input_ids=tokens())
     assert len(masks_of(model, input_ids=tokens())) == 2
 
 
-@pytest.mark.skipif(not T5_ASKS, reason="T5 asks no attention function in this release")
+@pytest.mark.skipif(not T5_USES_INTERFACE, reason="T5 asks no attention function in this release")
 def test_parts_with_a_configuration_of_their_own():
     found = masks_of(other("T5"), **inputs_of_other("T5"))
     assert len(found) == 6
@@ -96,5 +102,5 @@ def test_without_attention_there_is_no_mask(kind: str):
 
     config = hf.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4)
     model = hf.MambaModel(config) if kind == "mamba" else Plain()
-    with pytest.raises(Unsupported, match="none of its attention goes through the attention interface"):
+    with pytest.raises(Unsupported, match="none of its layers uses the attention interface of transformers"):
         masks_of(model, input_ids=tokens())

@@ -1,14 +1,14 @@
-"""The mask functions of transformers, read as masks: what they are made of, not what they answer for each pair.
+"""The mask functions of transformers, read as masks from their parts instead of evaluated for every pair.
 
     >>> from transformers.masking_utils import and_masks, causal_mask_function, sliding_window_overlay
-    >>> place = Place(q_len=8, k_len=8, q_offset=0, kv_offset=0, batch=1)
+    >>> place = MaskPlacement(q_len=8, k_len=8, q_offset=0, kv_offset=0, batch=1)
     >>> as_mask(and_masks(sliding_window_overlay(4), causal_mask_function), place)
     causal() & window(4)
 
-transformers builds a mask from a few functions (batch, head, query, key) -> bool, and hands over the composition. Each
-is a closure: which of them it is, its code tells, and the window or the ids are in its cells. A function counts as
-known only if what it answers is what is read from it, on an example, so a version of transformers that means something
-else by the same name is not misread. Of an unknown function nothing is guessed: `as_mask` returns None.
+transformers builds a mask from a few functions (batch, head, query, key) -> bool and passes their composition. Each
+function is a closure: its code object identifies it, and its cells hold the window or the ids. A function counts as
+known only if its answers on an example agree with the mask that is read from it, so a release of transformers that
+changes the meaning of a name is not misread. For an unknown function `as_mask` returns None and guesses nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks import Frame, Mask, causal, chunks, documents, full, padding, window
-from rearview.masks.families import Causal, Full
 
 MaskFunction = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where queries and keys stand in the sequence. A sliding cache has lost the first `kv_offset` keys."""
+class MaskPlacement:
+    """The positions of queries and keys in the sequence. A sliding cache has dropped the first `kv_offset` keys."""
 
     q_len: int
     k_len: int
@@ -51,60 +50,60 @@ class Place:
         kv_offset: int | Tensor = 0,
         cache_position: Tensor | None = None,
         **others: Any,
-    ) -> Place:
-        """The place that a mask function of transformers is asked for; the other options say other things.
+    ) -> MaskPlacement:
+        """The placement that transformers requests a mask for; `others` are options that do not concern it.
 
-        Releases before 5.4 give `cache_position`, the position of each query, for `q_length` and `q_offset`. A static
-        cache counts in a tensor.
+        Releases before 5.4 pass `cache_position`, the position of each query, instead of `q_length` and `q_offset`. A
+        static cache passes offsets as tensors.
 
-        >>> Place.asked(batch_size=1, kv_length=5, cache_position=torch.tensor([3, 4]))
-        Place(q_len=2, k_len=5, q_offset=3, kv_offset=0, batch=1)
+        >>> MaskPlacement.asked(batch_size=1, kv_length=5, cache_position=torch.tensor([3, 4]))
+        MaskPlacement(q_len=2, k_len=5, q_offset=3, kv_offset=0, batch=1)
         """
         if cache_position is not None:
             q_length, q_offset = len(cache_position), cache_position[0]
         if q_length is None:
-            raise BadArgument("q_length", expected="how many queries there are, or cache_position", came="neither")
+            raise BadArgument("q_length", expected="the number of queries, or cache_position", got="neither")
         return cls(q_length, kv_length, int(q_offset), int(kv_offset), batch_size)
 
     @property
     def frame(self) -> Frame:
-        """Counted from the first key that is there, as masks count."""
+        """The frame, with positions counted from the first key that the cache holds."""
         return Frame(self.q_len, self.k_len, self.q_offset - self.kv_offset)
 
     @property
     def length(self) -> int:
-        """Positions from the first key to the last key or query."""
+        """The number of positions from the first key to the last key or query."""
         return max(self.k_len, self.frame.q_end)
 
     def cut(self, data: Tensor) -> Tensor:
-        """Of data [batch, position] the positions of this place, for each item."""
+        """The part of `data` [batch, position] that belongs to these positions, for each item."""
         return data[:, self.kv_offset : self.kv_offset + self.length].expand(self.batch, -1)
 
 
-def as_mask(function: MaskFunction, place: Place) -> Mask | None:
-    """The mask that `function` says at this place, or None where it is not made of known parts."""
+def as_mask(function: MaskFunction, place: MaskPlacement) -> Mask | None:
+    """The mask that `function` means for this placement, or None if it is not made of known parts."""
     if place.frame.q_start < 0:
         return None
     return _read(function, place, ahead=place.length)
 
 
-def real_keys(real: Tensor, place: Place) -> Mask:
-    """`padding` for a 2-D mask [batch, position]; what it does not reach is not real."""
+def real_keys(real: Tensor, place: MaskPlacement) -> Mask:
+    """`padding` for a 2-D mask [batch, position]; positions beyond its end are padding."""
     missing = place.kv_offset + place.k_len - real.shape[-1]
     filled = torch.nn.functional.pad(real.bool(), (0, max(missing, 0)))
     here = filled[:, place.kv_offset : place.kv_offset + place.k_len].expand(place.batch, -1)
     return full() if bool(here.all()) else padding(here)
 
 
-def _read(function: MaskFunction, place: Place, *, ahead: int) -> Mask | None:
+def _read(function: MaskFunction, place: MaskPlacement, *, ahead: int) -> Mask | None:
     code = getattr(function, "__code__", None)
     if code in _joins():
         parts, together = _held(function)["mask_functions"], _joins()[code]
-        # A window says nothing of the future; where `causal` stands beside it, nothing needs to be said.
+        # A window of transformers does not restrict the future; next to `causal` it does not have to.
         if together is and_ and any(_reader_of(part) is _causal for part in parts):
             ahead = 0
         read = [_read(part, place, ahead=ahead) for part in parts]
-        known = sorted((mask for mask in read if mask is not None), key=lambda mask: not isinstance(mask, Causal))
+        known = sorted((mask for mask in read if mask is not None), key=lambda mask: not mask.is_causal)
         if len(known) < len(parts):
             return None
         return joined(*known) if together is and_ else reduce(or_, known)
@@ -113,63 +112,63 @@ def _read(function: MaskFunction, place: Place, *, ahead: int) -> Mask | None:
 
 
 def _held(function: Any) -> dict[str, Any]:
-    """What a closure holds, by name."""
+    """The variables of a closure, by name."""
     cells = function.__closure__ or ()
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
 
 
 def joined(*masks: Mask) -> Mask:
-    """All of them with `&`, without those that hear everything."""
-    return reduce(and_, [mask for mask in masks if not isinstance(mask, Full)] or [full()])
+    """The masks joined with `&`, without those that are full."""
+    return reduce(and_, [mask for mask in masks if not mask.is_full] or [full()])
 
 
 def _reader_of(function: MaskFunction) -> Reader | None:
     return _readers().get(getattr(function, "__code__", None))  # type: ignore[arg-type]
 
 
-# One reader for each function: the names in its closure, where it is used, and how far ahead a window may look.
-Reader = Callable[[dict[str, Any], Place, int], "Mask | None"]
+# A reader per function. It takes the variables of the closure, the placement, and how far ahead a window may hear.
+Reader = Callable[[dict[str, Any], MaskPlacement, int], "Mask | None"]
 
 
-def _causal(held: dict[str, Any], place: Place, ahead: int) -> Mask:
+def _causal(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask:
     return causal()
 
 
-def _both_ways(held: dict[str, Any], place: Place, ahead: int) -> Mask:
+def _both_ways(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask:
     return full()
 
 
-def _window(held: dict[str, Any], place: Place, ahead: int) -> Mask | None:
+def _window(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask | None:
     size = held["sliding_window"]
     return window(size, ahead=ahead) if isinstance(size, int) and size >= 1 else None
 
 
-def _window_both_ways(held: dict[str, Any], place: Place, ahead: int) -> Mask | None:
+def _window_both_ways(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask | None:
     size = held["sliding_window"]
     return window(size + 1, ahead=size) if isinstance(size, int) and size >= 0 else None
 
 
-def _chunks(held: dict[str, Any], place: Place, ahead: int) -> Mask:
+def _chunks(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask:
     size, left = held["chunk_size"], held["left_padding"]
     if place.kv_offset % size == 0 and not bool(left.any()):
         return chunks(size)
-    # Chunks begin where the padding ends, for each item on its own: they are documents.
+    # Chunks begin where the padding of each item ends, so they are documents.
     position = torch.arange(place.length, device=left.device) + place.kv_offset
     return documents(((position - left.view(-1, 1)) // size).expand(place.batch, -1))
 
 
-def _same_document(held: dict[str, Any], place: Place, ahead: int) -> Mask | None:
+def _same_document(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask | None:
     ids = place.cut(held["packed_sequence_mask"])
     return documents(ids) if ids.shape[1] == place.length else None
 
 
-def _same_block(held: dict[str, Any], place: Place, ahead: int) -> Mask | None:
-    # A negative number is no block.
+def _same_block(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask | None:
+    # A negative id means that the position belongs to no block.
     ids = place.cut(held["block_sequence_ids"])
     return documents(ids) & padding(ids >= 0) if ids.shape[1] == place.length else None
 
 
-def _real(held: dict[str, Any], place: Place, ahead: int) -> Mask:
+def _real(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask:
     return real_keys(held["padding_mask"], place)
 
 
@@ -183,7 +182,7 @@ def _joins() -> dict[CodeType, Callable[[Mask, Mask], Mask]]:
 
 @cache
 def _readers() -> dict[CodeType, Reader]:
-    """Each function of transformers that means what its reader says."""
+    """The functions of transformers whose meaning agrees with their reader, by code object."""
     from transformers import masking_utils as theirs
 
     ids, real = torch.tensor([[0, 0, 1, 1, 1, 2, -1, -1]]), torch.tensor([[0, 1, 1, 1, 0, 1, 1, 1]]).bool()
@@ -199,20 +198,20 @@ def _readers() -> dict[CodeType, Reader]:
     ]
     known: dict[CodeType, Reader] = {}
     for name, arguments, reader in examples:
-        made = getattr(theirs, name, None)
-        if made is not None:
-            function = made if arguments is None else made(*arguments)
+        factory = getattr(theirs, name, None)
+        if factory is not None:
+            function = factory if arguments is None else factory(*arguments)
             if _means_the_same(function, reader):
                 known[function.__code__] = reader
     return known
 
 
 def _means_the_same(function: Any, reader: Reader) -> bool:
-    place = Place(q_len=5, k_len=7, q_offset=3, kv_offset=1, batch=1)
+    place = MaskPlacement(q_len=5, k_len=7, q_offset=3, kv_offset=1, batch=1)
     try:
         mask = reader(_held(function), place, place.length)
     except KeyError:
-        # Other names in the closure: another function.
+        # Other variables in the closure mean that it is another function.
         return False
     if mask is None:
         return False

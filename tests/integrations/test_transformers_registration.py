@@ -1,4 +1,4 @@
-"""The name that transformers knows, and the trap that it must not fall into."""
+"""Registering with transformers: the attention function and the mask function, always both."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from rearview import MaskedSelfAttention
 from rearview.errors import Unsupported
 from rearview.integrations.transformers import NAME, register
-from rearview.integrations.transformers.attention import rearview_attention
-from rearview.integrations.transformers.masks import rearview_mask
-from rearview.observe import observe
+from rearview.integrations.transformers.registered_functions import rearview_attention, rearview_mask
+from rearview.observation import observe
 from tests.integrations.transformers_models import decoder, real, tokens
 
 
-def test_the_trap_an_attention_without_its_mask_function_gets_no_mask():
-    """This is what transformers does with a name that is known for attention alone: no mask, and no word of it."""
-    came: list[Any] = []
+def test_without_a_mask_function_a_model_gets_no_mask():
+    """This is what transformers does with a name that is registered for attention alone: no mask, and no warning."""
+    got: list[Any] = []
 
     def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
-        came.append(attention_mask)
+        got.append(attention_mask)
         return rearview_attention(module, query, key, value, attention_mask, scaling=options["scaling"])
 
     AttentionInterface.register("half_registered", attention)
@@ -37,18 +36,18 @@ def test_the_trap_an_attention_without_its_mask_function_gets_no_mask():
             lost = model(tokens(), attention_mask=real("left")).logits
     finally:
         del AttentionInterface._global_mapping["half_registered"]
-    assert came == [None, None]
+    assert got == [None, None]
     # The window and the padding are gone; that is a different model.
     assert (lost - expected)[real("left").bool()].abs().max() > 0.1
 
 
-def test_both_are_registered_and_again_is_harmless():
+def test_both_are_registered_and_repeating_it_is_harmless():
     assert register() == register() == NAME == "rearview"
     assert AttentionInterface()[NAME] is rearview_attention
     assert AttentionMaskInterface()[NAME] is rearview_mask
 
 
-def test_from_the_start_and_later_are_the_same():
+def test_setting_the_implementation_at_creation_or_later_is_the_same():
     later = decoder("Mistral")
     later.set_attn_implementation(register())
     made = type(later)._from_config(later.config, attn_implementation="rearview").eval()
@@ -63,12 +62,12 @@ def test_half_precision():
     with torch.no_grad():
         expected = model(tokens(), attention_mask=real("left")).logits[kept]
         model.set_attn_implementation(register())
-        came = model(tokens(), attention_mask=real("left")).logits[kept]
-    assert came.dtype == torch.bfloat16
-    assert (came - expected).abs().max() <= 0.05 * expected.abs().max()
+        got = model(tokens(), attention_mask=real("left")).logits[kept]
+    assert got.dtype == torch.bfloat16
+    assert (got - expected).abs().max() <= 0.05 * expected.abs().max()
 
 
-def test_transformers_that_is_not_there():
+def test_transformers_is_not_installed():
     script = """
 import sys
 sys.modules["transformers"] = None
@@ -86,7 +85,7 @@ except MissingExtra as error:
     ), done.stderr
 
 
-def test_transformers_that_is_too_old(monkeypatch: pytest.MonkeyPatch):
+def test_transformers_is_too_old(monkeypatch: pytest.MonkeyPatch):
     model = decoder("Llama")
     monkeypatch.setattr(hf, "__version__", "4.57.6")
     with pytest.raises(
@@ -95,7 +94,7 @@ def test_transformers_that_is_too_old(monkeypatch: pytest.MonkeyPatch):
         register()
     with pytest.raises(Unsupported, match=r"^observe\(LlamaForCausalLM\) with transformers 4.57.6"), observe(model):
         pass
-    # A model that is not of transformers has nothing to do with it.
+    # A model that does not use transformers is not affected.
     layer = MaskedSelfAttention(8, 2)
     with observe(layer) as seen:
         layer(torch.randn(1, 3, 8))

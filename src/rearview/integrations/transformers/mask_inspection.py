@@ -1,4 +1,4 @@
-"""`masks_of(model, ...)`: the mask that each attention of a model applies to these inputs, as a mask to look at.
+"""`masks_of(model, ...)`: the mask that each attention layer of a model applies to given inputs.
 
 >>> import torch
 >>> from transformers import Gemma3TextConfig, Gemma3TextModel
@@ -20,17 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from rearview.errors import RearviewError, Unsupported
-from rearview.integrations.transformers.attention import rearview_attention
-from rearview.integrations.transformers.call import Call
-from rearview.integrations.transformers.registering import NAME, register
-from rearview.integrations.transformers.watch import is_watched
+from rearview.integrations.transformers.call import call_of
+from rearview.integrations.transformers.registered_functions import rearview_attention
+from rearview.integrations.transformers.registration import NAME, register
+from rearview.integrations.transformers.watcher import is_watched
 from rearview.masks import Mask
 
 
-def masks_of(model: nn.Module, **inputs: Any) -> dict[str, Mask]:
+def masks_of(model: nn.Module, **inputs: object) -> dict[str, Mask]:
     """Run `model(**inputs)` once without gradients, and return the mask of each attention by the name of its module.
 
-    A module that attends several times is there with its last mask. The model keeps the attention that it had.
+    For a module that attends several times, the mask is the last one. The attention implementation of the model is the
+    same afterwards.
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> model = GPT2Model(GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2))
@@ -41,25 +42,25 @@ def masks_of(model: nn.Module, **inputs: Any) -> dict[str, Mask]:
     from transformers import AttentionInterface
 
     if is_watched(model):
-        raise RearviewError("masks_of: this model is being watched. Ask before `with observe(...)`, or behind it.")
+        raise RearviewError("masks_of: this model is being watched. Call masks_of before or after `with observe(...)`.")
     names = {module: name for name, module in model.named_modules()}
     found: dict[str, Mask] = {}
 
-    def listening(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-        # Another model may run on the same name meanwhile.
+    def record(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        # Another model may use the same implementation at the same time.
         if module in names:
-            found[names[module]] = Call.of(module, *tensors, **options).mask
+            found[names[module]] = call_of(module, *tensors, **options).mask
         return rearview_attention(module, *tensors, **options)
 
-    # From the whole to its parts. Each is asked by itself: the whole may be no model of transformers, and some releases
-    # leave out parts with a configuration of their own (the encoder and the decoder of T5 until 5.19).
+    # Every part is switched separately: the whole may not be a transformers model, and some releases leave out parts
+    # that have a configuration of their own (the encoder and the decoder of T5 until 5.19).
     parts: list[Any] = [part for part in model.modules() if _chooses_attention(part)]
     before = [(part.config, part.config._attn_implementation) for part in parts]
     try:
         for part in parts:
             if part.config._attn_implementation != NAME:
                 part.set_attn_implementation(NAME)
-        AttentionInterface.register(NAME, listening)
+        AttentionInterface.register(NAME, record)
         with torch.no_grad():
             model(**inputs)
     finally:
@@ -69,8 +70,8 @@ def masks_of(model: nn.Module, **inputs: Any) -> dict[str, Mask]:
     if not found:
         raise Unsupported(
             f"masks_of({type(model).__name__})",
-            ["none of its attention goes through the attention interface of transformers"],
-            advice="Old models and models without attention are such; docs/transformers.md names them.",
+            ["none of its layers uses the attention interface of transformers"],
+            advice="docs/transformers.md lists the models that do not use it.",
         )
     return found
 

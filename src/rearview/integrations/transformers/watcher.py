@@ -1,17 +1,17 @@
-"""Seeing every attention of a transformers model as it happens, while the model's own kernel computes it.
+"""Watching a transformers model: every attention call is reported, and the model's own kernel computes it.
 
     >>> import torch
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=2)).eval()
     >>> modules = [module for _, module in attention_modules(model)]
-    >>> with watching(modules, lambda module, happened: print(happened.call.mask, happened.at)):
+    >>> with watching(modules, lambda one: print(one.call.mask, one.position)):
     ...     logits = model(torch.tensor([[1, 2, 3]])).logits
     causal() 0
     causal() 0
 
-While a module is watched, the functions that it may be answered with (`seams`) are functions which call those, return
-what they return, and show the call. The functions that make masks are watched as well, as they know where queries and
-keys stand (`made`).
+While a module is watched, each attention function that it may call (`function_slots`) is replaced by one that calls the
+original, returns its result, and reports the call. The functions that make masks are watched as well, as they know the
+positions of queries and keys (`recent_masks`).
 """
 
 from __future__ import annotations
@@ -21,59 +21,43 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from rearview.attention.outside import outside_graphs
+from rearview.attention.graph_break import outside_graphs
+from rearview.attention.layer_call import LayerCall
 from rearview.errors import Unsupported
-from rearview.integrations.transformers import made
-from rearview.integrations.transformers.call import Call
-from rearview.integrations.transformers.seams import Function, asks, entries_of, replaced, seams_of
+from rearview.integrations.transformers import recent_masks
+from rearview.integrations.transformers.call import call_of
+from rearview.integrations.transformers.function_slots import Function, entries_of, replaced, slots_of, uses_interface
 
-# What a module calls the sequence that it hears, where that is not its own.
+# The arguments by which a module receives another sequence to attend to.
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
-# Module, query, key, value and mask: what every attention function takes first.
+# The number of arguments that every attention function takes first: module, query, key, value and mask.
 BEFORE_OPTIONS = 5
 
 
-@dataclass(frozen=True, eq=False)
-class Happened:
-    """One attention.
-
-    Args:
-        call: what was attended, over the keys that are there.
-        is_cross: are the keys of another sequence?
-        at: the position of the first query in its sequence; None where nobody told, and the keys tell it.
-        dropped: keys of the sequence that a sliding cache has let go, all before those that are there.
-    """
-
-    call: Call
-    is_cross: bool
-    at: int | None
-    dropped: int
-
-
-See = Callable[[nn.Module, Happened], None]
+See = Callable[[LayerCall], None]
 
 
 def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules that go through the attention interface, by name, in the order of the model."""
-    return [(name, module) for name, module in model.named_modules() if asks(type(module))]
+    """The modules that use the attention interface, with their names, in the order of the model."""
+    return [(name, module) for name, module in model.named_modules() if uses_interface(type(module))]
 
 
 def is_watched(model: nn.Module) -> bool:
-    """Is a part of it being watched now?"""
+    """Whether a part of the model is being watched now."""
     return any(module in _watchers for module in model.modules())
 
 
 @contextmanager
 def watching(modules: Iterable[nn.Module], see: See) -> Iterator[None]:
-    """Show each attention of these modules to `see`, after it was computed.
+    """Report each attention call of these modules to `see`, after it was computed.
 
-    `Unsupported` at once where the implementation cannot be read, and at the end where a module ran without asking the
-    interface, or in two threads at once.
+    Raises `Unsupported` immediately if the implementation cannot be read, and at the end if a module ran without using
+    the attention interface, or in two threads at once.
     """
     modules = list(modules)
     for module in modules:
@@ -81,23 +65,23 @@ def watching(modules: Iterable[nn.Module], see: See) -> Iterator[None]:
     running: set[int] = set()
     calls = {module: _Calls(module, see, running) for module in modules}
     with ExitStack() as stack:
-        stack.callback(lambda: _watchers or made.forget())
+        stack.callback(lambda: _watchers or recent_masks.forget())
         for module, own in calls.items():
             stack.enter_context(_hooked(module, own))
             _watchers[module] = own
             stack.callback(_watchers.pop, module, None)
-        # All of them, as the model may be given another implementation meanwhile.
-        stack.enter_context(replaced((seam for kind in set(map(type, modules)) for seam in seams_of(kind)), _attention))
+        # All implementations, because the model may be switched to another one while it is watched.
+        stack.enter_context(replaced((slot for kind in set(map(type, modules)) for slot in slots_of(kind)), _attention))
         stack.enter_context(replaced(entries_of(_masks()), _mask))
         yield
-    if blind := sorted({type(module).__name__ for module, own in calls.items() if own.is_blind}):
-        reasons = [f"{name} ran without asking the attention interface" for name in blind]
+    if unseen := sorted({type(module).__name__ for module, own in calls.items() if own.ran_unseen}):
+        reasons = [f"{name} ran without using the attention interface" for name in unseen]
         raise Unsupported("This model cannot be watched", reasons)
-    if any(own.is_torn for own in calls.values()):
+    if any(own.ran_concurrently for own in calls.values()):
         raise Unsupported(
-            "What was seen cannot be told apart",
-            ["the model ran in several threads at once, and its layers saw now this run, now that"],
-            advice="Watch one run at a time, or give each thread a model of its own.",
+            "The runs cannot be told apart",
+            ["the model ran in several threads at once, and its layers saw calls of all of them"],
+            advice="Watch one run at a time, or use a separate model in each thread.",
         )
 
 
@@ -107,9 +91,9 @@ def _check(module: nn.Module) -> None:
     if name is None:
         reasons.append("its configuration names no attention implementation")
     elif "flash" in name or "paged" in name:
-        reasons.append(f"{name!r} gets a part of the mask only; the rest lies in arguments of its own")
+        reasons.append(f"{name!r} receives only a part of the mask; the rest is in arguments of its own")
     if reasons:
-        advice = 'Use model.set_attn_implementation("sdpa") for the time of watching.'
+        advice = 'Use model.set_attn_implementation("sdpa") while the model is watched.'
         raise Unsupported(f"{type(module).__name__} cannot be watched", reasons, advice=advice)
 
 
@@ -118,29 +102,29 @@ def _name(module: nn.Module) -> Any:
 
 
 class _Calls:
-    """What is known of a module while it runs; `running` are the threads in which one of the watched modules does."""
+    """The state of a module while it runs; `running` are the threads in which a watched module is running."""
 
     def __init__(self, module: nn.Module, see: See, running: set[int]):
-        self.see, self.is_blind, self.is_torn = see, False, False
+        self.see, self.ran_unseen, self.ran_concurrently = see, False, False
         self._parameters = list(inspect.signature(type(module).forward).parameters)[1:]
         self._running = running
-        # Of the call in this thread.
+        # The call in this thread.
         self.now = threading.local()
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self._parameters, args, strict=False)), **kwargs}
         self.now.seen, self.now.is_cross = False, any(given.get(name) is not None for name in OTHER_SEQUENCE)
         self._running.add(threading.get_ident())
-        self.is_torn |= len(self._running) > 1
+        self.ran_concurrently |= len(self._running) > 1
 
     def after(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         self._running.discard(threading.get_ident())
-        # A call that failed returns nothing.
-        self.is_blind |= out is not None and not self.now.seen
+        # A call that failed returns None.
+        self.ran_unseen |= out is not None and not self.now.seen
 
 
 class _Hook:
-    """A hook of a module. In a copy of the module, or in a file, it is one that does nothing."""
+    """A hook of a module. In a copy of the module, or in a file, it becomes a hook that does nothing."""
 
     def __init__(self, function: Function):
         self.function = outside_graphs(function)
@@ -149,7 +133,7 @@ class _Hook:
         self.function(*args)
 
     def __reduce__(self) -> Any:
-        # It takes anything, and whoever opens the file has it.
+        # A function of the standard library that takes any arguments, so a file with it can be opened anywhere.
         return getattr, (nullcontext(), "__exit__")
 
 
@@ -166,30 +150,30 @@ def _hooked(module: nn.Module, own: _Calls) -> Iterator[None]:
             handle.remove()
 
 
-# Who watches which module.
+# The watcher of each module.
 _watchers: weakref.WeakKeyDictionary[nn.Module, _Calls] = weakref.WeakKeyDictionary()
 
 
 def _attention(original: Function, name: str) -> Function:
-    show = outside_graphs(_show)
+    report = outside_graphs(_report)
 
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **options: Any
     ) -> Any:
         out = original(module, query, key, value, attention_mask, *args, **options)
-        show(module, name, query, key, value, attention_mask, _named(original, args, behind=BEFORE_OPTIONS) | options)
+        report(module, name, query, key, value, attention_mask, _named(original, args, skip=BEFORE_OPTIONS) | options)
         return out
 
     return attention
 
 
-def _named(function: Callable[..., Any], args: tuple[Any, ...], *, behind: int = 0) -> dict[str, Any]:
-    """Arguments that a model gives by their place, behind so many others."""
-    names = list(inspect.signature(function).parameters)[behind:] if args else []
+def _named(function: Callable[..., Any], args: tuple[Any, ...], *, skip: int = 0) -> dict[str, Any]:
+    """Positional arguments by name, after the first `skip` parameters."""
+    names = list(inspect.signature(function).parameters)[skip:] if args else []
     return dict(zip(names, args, strict=False))
 
 
-def _show(
+def _report(
     module: nn.Module,
     implementation: str,
     query: Tensor,
@@ -202,37 +186,38 @@ def _show(
     if own is None:
         return
     own.now.seen = True
-    place, structured = (None, None) if own.now.is_cross else made.place_of(module, mask, query, key)
+    is_cross = own.now.is_cross
+    place, structured = (None, None) if is_cross else recent_masks.placement_of(module, mask, query, key)
     if structured is not None:
         mask = structured
     if place is not None and getattr(module, "is_causal", True):
-        # What a static cache has room for and has not been filled yet.
+        # A static cache has room for keys that have not been written yet.
         filled = place.frame.q_end
         key, value = key[:, :, :filled], value[:, :, :filled]
         mask = mask[..., :filled] if isinstance(mask, Tensor) else mask
         bias = options.get("position_bias")
         if isinstance(bias, Tensor):
             options = {**options, "position_bias": bias[..., :filled]}
-    call = Call.of(module, query, key, value, mask, implementation=implementation, **options)
+    call = call_of(module, query, key, value, mask, implementation=implementation, **options)
     if place is None:
-        own.see(module, Happened(call, own.now.is_cross, None, 0))
+        own.see(LayerCall(module, call, is_cross))
         return
-    # Counted from the first key that is there: a mask from SDPA's None counts from 0 for one query over many keys.
-    if call.q_start is None or call.q_start != place.frame.q_start:
-        natural = call.key.shape[2] - call.query.shape[2] == place.frame.q_start
-        call = call if natural and call.q_start is None else replace(call, q_start=place.frame.q_start)
-    own.see(module, Happened(call, own.now.is_cross, place.q_offset, place.kv_offset))
+    # Positions count from the first key that the cache holds. For one query over many keys, SDPA without a mask would
+    # mean position 0.
+    if call.frame.q_start != place.frame.q_start:
+        call = replace(call, frame=replace(call.frame, q_start=place.frame.q_start))
+    own.see(LayerCall(module, call, is_cross, position=place.q_offset, dropped_keys=place.kv_offset))
 
 
 def _mask(original: Function, name: str) -> Function:
-    remember = outside_graphs(made.remember)
+    remember = outside_graphs(recent_masks.remember)
 
-    def making(*args: Any, **options: Any) -> Any:
+    def make_and_remember(*args: Any, **options: Any) -> Any:
         mask = original(*args, **options)
         remember(mask, _named(original, args) | options)
         return mask
 
-    return making
+    return make_and_remember
 
 
 def _masks() -> Any:
