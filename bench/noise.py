@@ -1,6 +1,6 @@
-"""How much of the processors other programs took: what a timing on a shared machine must be told with.
+"""The processor time that other programs used. Without it, a timing on a shared machine says little.
 
-Linux says it in /proc/stat; elsewhere nothing is known, and nothing is claimed.
+Linux reports it in /proc/stat; on other systems it is unknown.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import os
 import time
 from pathlib import Path
 
-# Shares above this are noise that changes a timing; below a few ticks of the clock nothing can be told.
+# A larger share disturbs a timing. Less than a few clock ticks cannot be measured.
 LOUD = 0.10
 FEWEST_SECONDS = 0.03
 MOMENT_S = 0.2
 
 
 class Neighbours:
-    """Counts from when it is made, or from the last `restart`."""
+    """The load of other programs since creation, or since the last `restart`."""
 
     def __init__(self) -> None:
         self.restart()
@@ -25,21 +25,21 @@ class Neighbours:
         self._wall, self._own, self._all = time.monotonic(), _own_seconds(), _busy_seconds()
 
     def share(self) -> float | None:
-        """The part of all processors' time that went to other programs, 0 to 1."""
+        """The part of all processors' time that other programs used, 0 to 1."""
         now, wall = _busy_seconds(), time.monotonic() - self._wall
         if now is None or self._all is None or wall <= 0:
             return None
         return self._others(now) / (wall * (os.cpu_count() or 1))
 
     def are_loud(self) -> bool:
-        """Did they take enough to spoil what was timed meanwhile?"""
+        """Whether they used enough to disturb a timing."""
         now, share = _busy_seconds(), self.share()
         if now is None or share is None:
             return False
         return share > LOUD and self._others(now) > FEWEST_SECONDS
 
     def await_quiet(self, deadline: float) -> None:
-        """Return when others let the processors rest for a moment, or when `time.monotonic()` is at the deadline."""
+        """Wait until other programs are quiet for a moment, or until the deadline of `time.monotonic()`."""
         while time.monotonic() < deadline:
             self.restart()
             time.sleep(MOMENT_S)
@@ -56,7 +56,7 @@ def _own_seconds() -> float:
 
 
 def _busy_seconds() -> float | None:
-    """Processor time that anybody used since the machine started."""
+    """Processor time that all programs together used since the machine started."""
     try:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         user, nice, system, _idle, _waiting, irq, softirq, steal = ticks

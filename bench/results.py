@@ -1,4 +1,4 @@
-"""The machine, and the dated file: what was measured, on what, with which versions. No names of hosts or users."""
+"""The machine and the dated file of results, without names of hosts or users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -45,7 +44,7 @@ class Machine:
 
 
 def file_name(machine: Machine, *, today: date, suffix: str = "") -> str:
-    """One file a day, machine and torch.
+    """One file per day, machine and version of torch.
 
     >>> machine = Machine("AMD EPYC 9R14 (x2)", 2, "16 GiB", "Linux")
     >>> file_name(machine, today=date(2030, 1, 2)).split("-torch")[0]
@@ -55,15 +54,8 @@ def file_name(machine: Machine, *, today: date, suffix: str = "") -> str:
     return f"{today.isoformat()}-{machine.slug}-torch{version}{suffix}.md"
 
 
-def document(title: str, about: Sequence[str], lines: Sequence[str], table: Sequence[str]) -> str:
-    """A dated page: what was measured on, what came of it, and the rows behind that (`table` begins with its head)."""
-    parts = [f"# {title}, {date.today().isoformat()}"]
-    parts += ["\n".join(f"- {line}" for line in listed) for listed in (about, lines)]
-    return "\n\n".join([*parts, "\n".join(table)]) + "\n"
-
-
 def write(path: Path, text: str) -> None:
-    """The whole file or nothing: a reader never sees half of it."""
+    """Write the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     try:

@@ -1,8 +1,8 @@
-"""`python -m bench audit_sweep`: the auditor over the causal language models of transformers, tiny and random.
+"""The auditor over the causal language models of transformers, tiny and random.
 
 Every class of `MODEL_FOR_CAUSAL_LM_MAPPING` that its own configuration can build, with widths, depths, windows and
-chunks made small, is audited in `quick` mode. The table tells the verdict, the seconds and what the proof had no rule
-for. A LEAKS here is a false accusation until somebody has read the source; those that are true are in KNOWN.
+chunks made small, is audited in `quick` mode. The table has the verdict, the seconds, and the ops that the proof has no
+rule for. A LEAKS counts as a false alarm until the source has been read; confirmed leaks are in KNOWN.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import argparse
 import multiprocessing
 import queue
 import re
-import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date
+from functools import partial
 from typing import Any
 
 import torch
 
-from bench import results
+from bench.harness import Case, Report, Settings, Suite, Task
+from bench.table import Table
 
 BATCH, TIME, WINDOW = 2, 32, 8
+QUICK_MODELS = 5
 ORDER = ("PROVEN", "HELD", "INCONCLUSIVE", "LEAKS", "failed", "skipped")
 
-# What transformers' own defaults leave open, or set to what is no decoder. Values are put in after the shrinking.
+# Settings that the defaults of transformers leave open, or that do not make a decoder. Applied after shrinking.
 COMPLETED: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "deepseek_v2": {"num_experts_per_tok": 2, "moe_intermediate_size": 32},
@@ -75,10 +76,10 @@ NOT_CAUSAL = {
     "musicgen": "reads codebooks [batch x codebooks, time], not tokens [batch, time]",
     "musicgen_melody": "reads codebooks [batch x codebooks, time], not tokens [batch, time]",
 }
-# Read in the source, and true.
+# Confirmed by reading the source.
 KNOWN = {
     "bamba": "decoding with its cache differs from the full pass, one by one as well",
-    "jamba": "a prompt in two chunks: the second does not take up the state of the first",
+    "jamba": "a prompt in two chunks: the second does not continue the state of the first",
     "moshi": "its cache keeps a window that the full pass does not apply",
     "prophetnet": "the n-gram stream views [batch, time, ngram, heads] as [batch, ngram, heads, time]",
     "reformer": "LSH attention sorts the whole sequence, so that chunks depend on what comes later",
@@ -87,13 +88,13 @@ KNOWN = {
 
 @dataclass
 class Row:
-    """One model: what came of it."""
+    """One model and its verdict."""
 
     name: str
     verdict: str
     why: str = ""
     seconds: float = 0.0
-    """Of `audit`, without building the model."""
+    """The time of `audit`, without building the model."""
     parameters: int = 0
     unknown: list[str] = field(default_factory=list)
     """Ops without a rule, and places where a value leaves the tensors."""
@@ -115,7 +116,7 @@ def tiny(name: str, auto: str = "AutoModelForCausalLM") -> torch.nn.Module:
     import transformers
     from transformers import CONFIG_MAPPING
 
-    from rearview.audit.loading.shrink import shrink
+    from rearview.auditing.loading.shrinking import shrink
 
     whole = CONFIG_MAPPING[name]()
     small, _ = shrink(whole.to_dict())
@@ -136,8 +137,8 @@ def _windows(config: dict[str, Any]) -> None:
 
 
 def audited(name: str) -> Row:
-    """One model: built, run once, audited."""
-    from rearview.audit import audit
+    """Build one model, run it once, and audit it."""
+    from rearview.auditing import audit
 
     warnings.simplefilter("ignore")
     if name in NOT_CAUSAL:
@@ -160,42 +161,42 @@ def audited(name: str) -> Row:
     return Row(name, report.verdict.value, report.why, time.perf_counter() - started, parameters, unknown)
 
 
+class Worker:
+    """Audits models in another process, which is replaced when a model takes longer than `patience` seconds."""
+
+    def __init__(self, patience: float):
+        self.patience = patience
+        self.process: Any = None
+
+    def audited(self, name: str, settings: Settings) -> Row:
+        # The first answer waits for torch and transformers to load.
+        loading = 0 if self.process else 120
+        if not self.process:
+            context = multiprocessing.get_context("spawn")
+            self.tasks, self.done = context.Queue(), context.Queue()
+            self.process = context.Process(target=_work, args=(self.tasks, self.done), daemon=True)
+            self.process.start()
+        self.tasks.put(name)
+        try:
+            row = Row(**self.done.get(timeout=self.patience + loading))
+        except queue.Empty:
+            died = not self.process.is_alive()
+            self.process.kill()
+            self.process = None
+            why = "the process died" if died else f"took longer than {self.patience:.0f} s"
+            row = Row(name, "failed", why, self.patience)
+        settings.progress(row.verdict)
+        return row
+
+
 def _work(tasks: Any, done: Any) -> None:
     torch.set_num_threads(1)
     while (name := tasks.get()) is not None:
         done.put(asdict(audited(name)))
 
 
-def swept(chosen: Sequence[str], *, patience: float) -> Iterator[Row]:
-    """Each model in a worker that is replaced when a model takes longer than `patience` seconds."""
-    context = multiprocessing.get_context("spawn")
-
-    def started() -> tuple[Any, Any, Any]:
-        tasks, done = context.Queue(), context.Queue()
-        worker = context.Process(target=_work, args=(tasks, done), daemon=True)
-        worker.start()
-        return tasks, done, worker
-
-    tasks, done, worker = started()
-    fresh = True
-    for name in chosen:
-        tasks.put(name)
-        try:
-            # The first answer waits for torch and transformers to load.
-            yield Row(**done.get(timeout=patience + 120 * fresh))
-            fresh = False
-        except queue.Empty:
-            gone = not worker.is_alive()
-            worker.kill()
-            yield Row(name, "failed", "the process died" if gone else f"took longer than {patience:.0f} s", patience)
-            tasks, done, worker = started()
-            fresh = True
-    tasks.put(None)
-    worker.join(10)
-
-
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Shares among the models that could be audited, the median time, and the ops without a rule."""
+    """The shares of the verdicts among audited models, the median time, and the ops without a rule."""
     tried = [row for row in rows if row.verdict != "skipped"]
     counts = Counter(row.verdict for row in rows)
     lines = []
@@ -206,47 +207,35 @@ def summary(rows: Sequence[Row]) -> list[str]:
     if tried:
         seconds = sorted(row.seconds for row in tried)
         middle, over = seconds[len(seconds) // 2], sum(second > 2 for second in seconds)
-        lines.append(f"seconds a model: median {middle:.2f}, largest {seconds[-1]:.2f}, over two: {over}")
+        lines.append(f"seconds per model: median {middle:.2f}, largest {seconds[-1]:.2f}, over two: {over}")
     lines += [f"true: {row.name}: {KNOWN[row.name]}" for row in tried if row.verdict == "LEAKS" and row.name in KNOWN]
     unknown = Counter(op for row in tried for op in {re.split(r"[ ,]", told)[0] for told in row.unknown})
     return lines + [f"no rule: {op} in {count}" for op, count in unknown.most_common(20)]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 1 when a model is accused that is not known to leak, or its audit failed; else 0."""
-    parser = argparse.ArgumentParser(prog="python -m bench audit_sweep", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", metavar="A,B", help="only these model types")
-    parser.add_argument("--limit", type=int, help="only the first so many")
-    parser.add_argument("--patience", type=float, default=60, metavar="SECONDS", help="for one model (default 60)")
-    parser.add_argument("--no-save", action="store_true", help="keep no file in bench/results/")
-    args = parser.parse_args(argv)
-    known = names()
-    chosen = args.only.split(",") if args.only else known[: args.limit]
-    if missing := sorted(set(chosen) - set(known)):
-        parser.error(f"--only: no model type {', '.join(missing)}")
-    started, rows = time.monotonic(), []
-    for row in swept(chosen, patience=args.patience):
-        rows.append(row)
-        name, verdict, seconds, unknown = row.cells()
-        print(f"{name:<26} {verdict:<13} {seconds:>6}  {unknown}", flush=True)
-    lines = [f"{len(rows)} model types in {time.monotonic() - started:.0f} s", *summary(rows)]
-    print("", *lines, sep="\n")
-    if len(chosen) == len(known) and not args.no_save:
-        machine = results.Machine.here(torch.device("cpu"))
-        path = results.RESULTS / results.file_name(machine, today=date.today(), suffix="-audit")
-        results.write(path, _document(machine, rows, lines))
-        print(f"\nkept in bench/results/{path.name}")
-    return int(any(row.verdict in ("LEAKS", "failed") and row.name not in KNOWN for row in rows))
+class AuditSweep(Suite):
+    name, title, suffix = "audit_sweep", "Audit of the causal language models of transformers", "-audit"
+
+    def options(self, add: Callable[..., object]) -> None:
+        add("--limit", type=int, help="audit only this many models")
+        add("--patience", type=float, default=60, metavar="SECONDS", help="for one model (default 60)")
+
+    def is_whole(self, args: argparse.Namespace) -> bool:
+        return super().is_whole(args) and args.limit is None
+
+    def items(self, args: argparse.Namespace) -> list[Case | Task]:
+        worker = Worker(args.patience)
+        limit = args.limit or (QUICK_MODELS if args.quick else None)
+        return [Task(name, partial(worker.audited, name)) for name in names()[:limit]]
+
+    def report(self, args: argparse.Namespace, results: Sequence[object]) -> Report:
+        import transformers
+
+        rows = [each for each in results if isinstance(each, Row)]
+        version = f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens, one thread"
+        table = Table(("model", "verdict", "seconds", "no rule, or why"), [row.cells() for row in rows], True, 2)
+        is_wrong = any(row.verdict in ("LEAKS", "failed") and row.name not in KNOWN for row in rows)
+        return Report([version, f"{len(rows)} model types", *summary(rows)], [("", table)], is_wrong=is_wrong)
 
 
-def _document(machine: results.Machine, rows: Sequence[Row], lines: Sequence[str]) -> str:
-    import transformers
-
-    about = [*machine.lines(1), f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens"]
-    table = ["| model | verdict | seconds | no rule, or why |", "|---|---|---:|---|"]
-    table += [f"| {' | '.join(row.cells())} |" for row in rows]
-    return results.document("Audit of the causal language models of transformers", about, lines, table)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITES = (AuditSweep(),)

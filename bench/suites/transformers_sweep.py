@@ -1,33 +1,33 @@
-"""`python -m bench transformers_sweep`: the language models of transformers on `attn_implementation="rearview"`.
+"""The language models of transformers on `attn_implementation="rearview"`.
 
 Every model that reads tokens and that its own configuration can build, tiny and random, runs with the attention that
 transformers chooses for it and with Rearview's, on the same tokens: alone, padded on the right, padded on the left,
-packed by position_ids, and generating with a cache. At this size `attend` hands a dense mask to the same kernel; so it
-all runs a second time on the engine that reads the ranges of the mask. The table tells the largest difference of the
-logits, relative to the largest logit, or who refused and why.
+packed by position_ids, and generating with a cache. At this size `attend` passes a dense mask to the same kernel, so
+everything runs a second time on the engine that reads the ranges of the mask. The table has the largest difference of
+the logits, relative to the largest logit, or the reason for a refusal.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench import results
-from bench.audit_sweep import BATCH, TIME, tiny
+from bench.harness import Case, Report, Settings, Suite, Task
+from bench.suites.audit_sweep import BATCH, TIME, tiny
+from bench.table import Table
 
 TOLERANCE = 1e-4
 GENERATED = 12
+QUICK_MODELS = 5
 PAD = 9
 ENGINES = ("auto", "blocks")
 ORDER = (
@@ -38,7 +38,7 @@ ORDER = (
 
 @dataclass
 class Row:
-    """One model: what came of it, and in each case the difference or the reason."""
+    """One model: its verdict, and for each case the difference or a reason."""
 
     kind: str
     name: str
@@ -54,7 +54,7 @@ class Row:
 
 
 def compared(name: str, kind: str = "decoder") -> Row:
-    """One model, both ways."""
+    """Compare one model on both implementations."""
     from rearview.errors import Unsupported
     from rearview.integrations.transformers import register
 
@@ -79,7 +79,7 @@ def compared(name: str, kind: str = "decoder") -> Row:
                 row.cases[case] = _told(error)
                 row.verdict = "failed"
     if row.verdict == "equal" and not calls.count:
-        row.verdict, row.why, row.cases = "not called", "what attention it has does not go through the interface", {}
+        row.verdict, row.why, row.cases = "not called", "its attention does not use the interface", {}
     if different := [case for case, found in row.cases.items() if isinstance(found, float) and not found <= TOLERANCE]:
         with Calls() as calls:
             against_eager = [_difference(model, cases[case], "eager", calls) for case in different]
@@ -90,27 +90,27 @@ def compared(name: str, kind: str = "decoder") -> Row:
 
 
 class Calls:
-    """How often Rearview's attention was called, and which engine it is to take."""
+    """Counts the calls of Rearview's attention and runs them on `engine`."""
 
     engine = "auto"
 
     def __enter__(self) -> Calls:
-        from rearview.attention import attend
-        from rearview.integrations.transformers import call
+        from rearview.attention.functional import run
+        from rearview.integrations.transformers import registered_functions
 
         self.count = 0
-        self._module: Any = call
+        self._module: Any = registered_functions
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def counted(call: Any) -> Any:
             self.count += 1
-            return attend(*arguments, **(options | {"engine": self.engine}))
+            return run(call, engine=self.engine)
 
-        self._module.attend = counted
-        self._attend = attend
+        self._module.run = counted
+        self._run = run
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._module.attend = self._attend
+        self._module.run = self._run
 
 
 def _switched(model: Any, implementation: Any) -> bool:
@@ -119,7 +119,7 @@ def _switched(model: Any, implementation: Any) -> bool:
 
 
 def _difference(model: Any, run: Callable[[Any], Tensor | None], own: Any, calls: Calls) -> float | str:
-    """The largest difference on either engine, relative; a string where the model itself does not take this case."""
+    """The largest relative difference on either engine; a string if the model itself does not support the case."""
     _switched(model, own)
     try:
         expected = run(model)
@@ -130,10 +130,10 @@ def _difference(model: Any, run: Callable[[Any], Tensor | None], own: Any, calls
     _switched(model, "rearview")
     found = 0.0
     for calls.engine in ENGINES:
-        came = run(model)
-        assert came is not None
+        got = run(model)
+        assert got is not None
         scale = expected.double().abs().max().clamp(min=1e-6)
-        found = max(found, float((came.double() - expected.double()).abs().max() / scale))
+        found = max(found, float((got.double() - expected.double()).abs().max() / scale))
     return found
 
 
@@ -174,7 +174,7 @@ def _generated(model: Any) -> Tensor | None:
     real[1, :5] = 0
     options = {"max_new_tokens": GENERATED, "min_new_tokens": GENERATED, "do_sample": False, "pad_token_id": 0}
     given = {"input_ids": _tokens(length=TIME // 2), "attention_mask": real}
-    # The logits of each step; with random weights two tokens may be as good as equal.
+    # The logits of each step are compared, since with random weights two tokens may be nearly tied.
     done = model.generate(**given, **options, return_dict_in_generate=True, output_logits=True)
     return torch.stack(done.logits)
 
@@ -182,7 +182,7 @@ def _generated(model: Any) -> Tensor | None:
 @torch.no_grad()
 def _translated(model: Any) -> Tensor:
     if not model.config.is_encoder_decoder:
-        raise TypeError("it reads something else than tokens")
+        raise TypeError("it does not read tokens")
     return model(input_ids=_tokens(), decoder_input_ids=_tokens(length=TIME // 2)).logits
 
 
@@ -195,7 +195,7 @@ def _translated_right(model: Any) -> Tensor:
 
 Cases = dict[str, Callable[[Any], Tensor | None]]
 SIDES: Cases = {"plain": _plain, "right": _right, "left": _left}
-# The class that builds a model of that kind, and what it is asked.
+# The class that builds a model of each kind, and its cases.
 KINDS: dict[str, tuple[str, Cases]] = {
     "decoder": ("AutoModelForCausalLM", SIDES | {"packed": _packed, "generation": _generated}),
     "encoder": ("AutoModelForMaskedLM", SIDES),
@@ -203,13 +203,13 @@ KINDS: dict[str, tuple[str, Cases]] = {
         "AutoModelForSeq2SeqLM",
         {"plain": _translated, "right": _translated_right, "generation": _generated},
     ),
-    # Pictures are left out, so this is their language model in its place.
+    # Without images, this is the language model of each.
     "image and text": ("AutoModelForImageTextToText", SIDES | {"generation": _generated}),
 }
 
 
 def models() -> list[tuple[str, str]]:
-    """(kind, model type) of all that transformers knows."""
+    """(kind, model type) of all models of transformers."""
     import transformers
 
     auto = {kind: getattr(transformers, name) for kind, (name, _) in KINDS.items()}
@@ -221,7 +221,7 @@ def _told(error: Exception) -> str:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """How many came to what, for each kind."""
+    """The number of models per verdict, for each kind."""
     lines = []
     for kind in KINDS:
         counts = Counter(row.verdict for row in rows if row.kind == kind)
@@ -230,37 +230,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 1 when a model differs, or failed on Rearview's attention, else 0."""
-    description = (__doc__ or "").splitlines()[0]
-    parser = argparse.ArgumentParser(prog="python -m bench transformers_sweep", description=description)
-    parser.add_argument("--only", metavar="A,B", help="only these model types")
-    parser.add_argument("--no-save", action="store_true", help="keep no file in bench/results/")
-    args = parser.parse_args(argv)
-    known = models()
-    wanted = args.only.split(",") if args.only else [name for _, name in known]
-    chosen = [(kind, name) for kind, name in known if name in wanted]
-    if missing := sorted(set(wanted) - {name for _, name in known}):
-        parser.error(f"--only: no model type {', '.join(missing)}")
-    started, rows = time.monotonic(), []
-    with _quiet():
-        for kind, name in chosen:
-            rows.append(compared(name, kind))
-            _, _, verdict, against, told = rows[-1].cells()
-            print(f"{kind:<16} {name:<26} {verdict:<24} {against:<6} {told}", flush=True)
-    lines = [f"{len(rows)} models in {time.monotonic() - started:.0f} s", *summary(rows)]
-    print("", *lines, sep="\n")
-    if len(chosen) == len(known) and not args.no_save:
-        machine = results.Machine.here(torch.device("cpu"))
-        path = results.RESULTS / results.file_name(machine, today=date.today(), suffix="-transformers")
-        results.write(path, _document(machine, rows, lines))
-        print(f"\nkept in bench/results/{path.name}")
-    return int(any(row.verdict in ("differs", "failed") for row in rows))
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what transformers says of tiny configurations."""
+    """Without the warnings of transformers about tiny configurations."""
     from transformers import logging
 
     before = logging.get_verbosity()
@@ -273,15 +245,34 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _document(machine: results.Machine, rows: Sequence[Row], lines: Sequence[str]) -> str:
-    import transformers
-
-    version = f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens, float32"
-    about = [*machine.lines(1), version, f"equal: the largest difference is at most {TOLERANCE:g} of the largest logit"]
-    table = ["| kind | model | verdict | against | differences, or why |", "|---|---|---|---|---|"]
-    table += [f"| {' | '.join(row.cells())} |" for row in rows]
-    return results.document("The language models of transformers on Rearview's attention", about, lines, table)
+def _swept(kind: str, name: str, settings: Settings) -> Row:
+    with _quiet():
+        row = compared(name, kind)
+    settings.progress(row.verdict)
+    return row
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class TransformersSweep(Suite):
+    name, suffix = "transformers_sweep", "-transformers"
+    title = "The language models of transformers on Rearview's attention"
+
+    def items(self, args: argparse.Namespace) -> list[Case | Task]:
+        some = models()[:QUICK_MODELS] if args.quick else models()
+        return [Task(name, partial(_swept, kind, name)) for kind, name in some]
+
+    def report(self, args: argparse.Namespace, results: Sequence[object]) -> Report:
+        import transformers
+
+        rows = [each for each in results if isinstance(each, Row)]
+        about = [
+            f"transformers {transformers.__version__}; tiny random models, {BATCH} x {TIME} tokens, float32",
+            f"equal: the largest difference is at most {TOLERANCE:g} of the largest logit",
+            f"{len(rows)} models",
+            *summary(rows),
+        ]
+        headers = ("kind", "model", "verdict", "against", "differences, or why")
+        table = Table(headers, [row.cells() for row in rows], last_is_words=True, words_first=4)
+        return Report(about, [("", table)], is_wrong=any(row.verdict in ("differs", "failed") for row in rows))
+
+
+SUITES = (TransformersSweep(),)

@@ -1,4 +1,4 @@
-"""GPT as most people write it, with nn.Linear and scaled_dot_product_attention: what ours is timed against.
+"""A plain PyTorch GPT with nn.Linear and scaled_dot_product_attention, as the rival of ours.
 
 >>> import torch
 >>> PlainGPT(vocab_size=65, context=8, layers=1, heads=2, width=8)(torch.tensor([[1, 2, 3]])).shape
