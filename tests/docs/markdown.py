@@ -1,4 +1,4 @@
-"""Reading a page of documentation: its fenced blocks, its links, the commands in a block.
+"""Parsing a page of documentation: fenced blocks, links, and commands.
 
 >>> [(block.language, block.line) for block in blocks_of("text\\n```python\\n1 + 1\\n```\\n")]
 [('python', 3)]
@@ -30,13 +30,13 @@ class Block:
 
     @property
     def is_session(self) -> bool:
-        """Does it show prompts, and so the output?"""
+        """Whether it has prompts, and therefore output."""
         return self.language == "python" and self.text.lstrip().startswith(">>>")
 
 
 @dataclass(frozen=True)
 class Command:
-    """`output` is what the page shows behind it, or None where it shows nothing."""
+    """`output` is what the page shows after it, or None."""
 
     text: str
     output: str | None
@@ -91,14 +91,14 @@ def commands_of(block: Block) -> Iterator[Command]:
 
 
 def links_of(text: str) -> set[str]:
-    """Where a page points to inside the repository."""
+    """The links of a page to files of the repository."""
     prose = re.sub(r"^(```+).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
     targets = (match[1] or match[2] for match in LINK.finditer(prose))
     return {target for target in targets if not re.match(r"[a-z]+:", target)}
 
 
 def anchors_of(text: str) -> set[str]:
-    """The names of the headings, as they stand behind `#` in a link."""
+    """The anchors of the headings, as they are written after `#` in a link."""
     prose = re.sub(r"^(```+).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ +(.+?) *$", prose, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -3,17 +3,21 @@
 - a python block with `>>>` is a session, and its output must be what the page shows;
 - a python block without is executed;
 - in bash and console blocks every line that starts with `rearview ` is run, must succeed, and prints what the
-  page shows behind it; other commands (make, pip) are not run;
+  page shows after it; other commands (make, pip) are not run;
 - text blocks are for reading.
 """
 
+import contextlib
 import doctest
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -24,42 +28,39 @@ LANGUAGES = {"python", "bash", "console", "text"}
 WRITTEN = [*pages(), ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 FLAGS = doctest.ELLIPSIS | doctest.REPORT_NDIFF
 
-# torch.compile, which a page mentions, uses torch.jit itself.
+# torch.compile, which a page uses, calls torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
 each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 each_text = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 
 
+class Done(NamedTuple):
+    code: int
+    output: str
+
+
 @pytest.fixture
-def shell(tmp_path: Path):
-    """A shell that finds `rearview`: the installed command, or the same started from here where it is not installed."""
-    installed = Path(sys.executable).parent
-    folder = installed if (installed / "rearview").exists() else tmp_path / "bin"
-    if folder != installed:
-        folder.mkdir()
-        (folder / "rearview").write_text(
-            f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c 'from rearview.cli import main; main()' \"$@\"\n"
-        )
-        (folder / "rearview").chmod(0o755)
-    clean = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
-    path = f"{folder}{os.pathsep}{clean.get('PATH', '')}"
+def rearview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The `rearview` command in this process: starting one takes longer than what most pages ask of it."""
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
 
-    def run(command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", "-c", command],
-            cwd=tmp_path,
-            env={**clean, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "COLUMNS": "100"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            timeout=120,
-        )
+    def call(command: str) -> Done:
+        from rearview.cli import run
 
-    return run
+        words = shlex.split(command, comments=True)
+        assert not {"|", ">", "<", "&&", ";"} & set(words), f"{command}: pages show plain commands"
+        said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = run(words[1:])
+        return Done(code, said.buffer.getvalue().decode())  # type: ignore[attr-defined]
+
+    return call
 
 
 @each_page
-def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell):
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rearview):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     count = 0
@@ -71,19 +72,19 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
         for command in commands_of(block):
             if command.text.startswith("rearview "):
                 count += 1
-                run_command(command, page, block, shell)
+                run_command(command, page, block, rearview)
     assert count > 0, f"{page.name} has no block that runs; a page begins with an example"
 
 
 def run_code(block: Block, page: Path, namespace: dict[str, object]) -> None:
-    # Empty lines in front make a traceback point at the line of the page.
+    # Leading empty lines make a traceback point at the line of the page.
     code = compile("\n" * (block.line - 1) + block.text, str(page), "exec", dont_inherit=True)
     exec(code, namespace)
 
 
 def run_session(block: Block, page: Path, namespace: dict[str, object]) -> None:
     examples = doctest.DocTestParser().get_doctest(session(block.text), namespace, page.name, str(page), block.line - 1)
-    # get_doctest copies the namespace; what a block defines must last.
+    # get_doctest copies the namespace, but what a block defines is used by later blocks.
     examples.globs = namespace
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
@@ -91,23 +92,42 @@ def run_session(block: Block, page: Path, namespace: dict[str, object]) -> None:
     assert runner.failures == 0, "".join(report)
 
 
-def run_command(command: Command, page: Path, block: Block, shell) -> None:
-    done = shell(command.text)
+def run_command(command: Command, page: Path, block: Block, rearview: Callable[[str], Done]) -> None:
+    done = rearview(command.text)
     place = f"{page.name}, the block at line {block.line}: {command.text}"
-    assert done.returncode == 0, f"{place}\nended with {done.returncode}:\n{done.stdout}"
+    assert done.code == 0, f"{place}\nended with {done.code}:\n{done.output}"
     if command.output is not None:
-        came = "".join(f"{line.rstrip()}\n" for line in done.stdout.rstrip().splitlines())
-        same = doctest.OutputChecker().check_output(f"{command.output}\n", came, doctest.ELLIPSIS)
-        assert same, f"{place}\nthe page shows\n{command.output}\nand it printed\n{came}"
+        got = "".join(f"{line.rstrip()}\n" for line in done.output.rstrip().splitlines())
+        same = doctest.OutputChecker().check_output(f"{command.output}\n", got, doctest.ELLIPSIS)
+        assert same, f"{place}\nthe page shows\n{command.output}\nand it printed\n{got}"
+
+
+def test_the_command_of_the_readme_works_in_a_shell(tmp_path: Path, rearview: Callable[[str], Done]):
+    """As a process, installed or started from here where it is not, it says what it says in this process."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = [command.text for block in blocks_of(text) for command in commands_of(block)]
+    command = next(each for each in commands if each.startswith("rearview mask") and "--out" not in each)
+    installed = Path(sys.executable).with_name("rearview")
+    start = [str(installed)] if installed.exists() else [sys.executable, "-c", "from rearview.cli import main; main()"]
+    done = subprocess.run(
+        ["sh", "-c", f"{shlex.join(start)} {command.removeprefix('rearview ')}"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONUTF8": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == rearview(command)
 
 
 @each_page
-def test_every_block_says_what_it_is(page: Path):
+def test_every_block_has_a_known_language(page: Path):
     for block in blocks_of(page.read_text(encoding="utf-8")):
         assert block.language in LANGUAGES, f"line {block.line}: {block.language!r} is none of {sorted(LANGUAGES)}"
 
 
-def test_every_page_is_run_and_the_first_page_leads_to_it():
+def test_every_page_is_run_and_linked_from_the_readme():
     there = {ROOT / "README.md"} | {
         Path(folder) / name for folder, _, names in os.walk(ROOT / "docs") for name in names if name.endswith(".md")
     }
@@ -117,7 +137,7 @@ def test_every_page_is_run_and_the_first_page_leads_to_it():
 
 
 @each_text
-def test_links_lead_somewhere(page: Path):
+def test_links_exist(page: Path):
     text = page.read_text(encoding="utf-8")
     for link in links_of(text):
         path, _, anchor = link.partition("#")
@@ -137,8 +157,8 @@ def test_make_commands_exist(page: Path):
                 assert words[1] in targets, f"line {block.line}: make {words[1]} is no target"
 
 
-def test_the_tree_on_the_first_page_is_the_tree():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_tree_in_the_design_is_complete():
+    text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
     tree = next(block.text for block in blocks_of(text) if block.text.startswith("src/rearview/"))
     shown: set[str] = set()
     parents: list[str] = []
@@ -153,7 +173,7 @@ def test_the_tree_on_the_first_page_is_the_tree():
     assert packages <= shown, f"{sorted(packages - shown)} are not in the tree"
 
 
-def test_the_picture_is_the_mask_of_the_first_page(tmp_path: Path):
+def test_the_picture_in_the_readme_is_up_to_date(tmp_path: Path):
     """Drawn again with the command that the page gives, it has the same words and cells."""
     pytest.importorskip("matplotlib")
     from rearview.cli import run
