@@ -14,6 +14,7 @@
 
 from rearview.integrations.transformers.call import call_of
 from rearview.integrations.transformers.mask_inspection import masks_of
+from rearview.integrations.transformers.paged_requests import continuous_batching
 from rearview.integrations.transformers.registration import NAME, register
 
-__all__ = ["NAME", "register", "masks_of", "call_of"]
+__all__ = ["NAME", "register", "masks_of", "call_of", "continuous_batching"]

@@ -23,6 +23,8 @@ INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 EAGER = "eager_attention_forward"
 
 Function = Callable[..., Any]
+# (function, implementation) -> the function that takes its place
+MakeFunction = Callable[[Function, str], Function]
 
 
 class FunctionSlot(NamedTuple):
@@ -71,51 +73,60 @@ def _forward_with_interface(kind: type) -> tuple[dict[str, Any], CodeType] | Non
 
 
 _NOTHING = object()
-# The number of users of each replaced slot, who share one replacement.
-_users: dict[tuple[int, str], int] = {}
+# The number of users of each replacement, by the slot and the function that makes it.
+_users: dict[tuple[int, str, MakeFunction], int] = {}
 _lock = threading.Lock()
 
 
 class _Replacement:
-    """The function in a replaced slot, and the original entry of the slot."""
+    """The function in a replaced slot, who made it, and what the slot held before."""
 
-    def __init__(self, function: Function, original: Any):
-        self.function, self.original = function, original
+    def __init__(self, make: MakeFunction, slot: FunctionSlot):
+        self.make, self.original = make, slot.names.get(slot.key, _NOTHING)
+        self.function = make(slot.function if self.original is _NOTHING else self.original, slot.implementation)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
 
 @contextmanager
-def replaced(slots: Iterable[FunctionSlot], make: Callable[[Function, str], Function]) -> Iterator[None]:
-    """Replace each slot by `make(function, implementation)`; the last user to leave restores the original."""
+def replaced(slots: Iterable[FunctionSlot], make: MakeFunction) -> Iterator[None]:
+    """Replace each slot by `make(function, implementation)`.
+
+    Users with the same `make` share one replacement, which the last of them removes. Those with another one are nested.
+    """
     with ExitStack() as stack:
         for slot in {(id(slot.names), slot.key): slot for slot in slots}.values():
             _replace(slot, make)
-            stack.callback(_restore, slot)
+            stack.callback(_restore, slot, make)
         yield
 
 
-def _replace(slot: FunctionSlot, make: Callable[[Function, str], Function]) -> None:
-    place = (id(slot.names), slot.key)
+def _replace(slot: FunctionSlot, make: MakeFunction) -> None:
+    user = (id(slot.names), slot.key, make)
     with _lock:
-        if not _users.get(place):
-            original = slot.names.get(slot.key, _NOTHING)
-            slot.names[slot.key] = _Replacement(make(slot.function, slot.implementation), original)
-        _users[place] = _users.get(place, 0) + 1
+        if not _users.get(user):
+            slot.names[slot.key] = _Replacement(make, slot)
+        _users[user] = _users.get(user, 0) + 1
 
 
-def _restore(slot: FunctionSlot) -> None:
-    place = (id(slot.names), slot.key)
+def _restore(slot: FunctionSlot, make: MakeFunction) -> None:
+    user = (id(slot.names), slot.key, make)
     with _lock:
-        _users[place] -= 1
-        if _users[place]:
+        _users[user] -= 1
+        if _users[user]:
             return
-        del _users[place]
-        now = slot.names.get(slot.key)
-        # Other code may have assigned the slot in the meantime; its function stays.
-        if isinstance(now, _Replacement):
-            if now.original is _NOTHING:
-                del slot.names[slot.key]
-            else:
-                slot.names[slot.key] = now.original
+        del _users[user]
+        outer, now = None, slot.names.get(slot.key)
+        while isinstance(now, _Replacement) and now.make is not make:
+            outer, now = now, now.original
+        if not isinstance(now, _Replacement):
+            # Other code has assigned the slot in the meantime; its function stays.
+            return
+        if outer is not None:
+            # The outer function still calls the inner one, which does nothing for modules without a user.
+            outer.original = now.original
+        elif now.original is _NOTHING:
+            del slot.names[slot.key]
+        else:
+            slot.names[slot.key] = now.original
