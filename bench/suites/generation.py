@@ -24,6 +24,7 @@ PROMPT, TOKENS, QUICK_TOKENS = [1, 2, 3, 4], 240, 60
 ROUNDS, QUICK_ROUNDS = 5, 2
 
 CACHED, UNCACHED = "rearview, cache", "rearview, no cache"
+INVARIANT = "rearview, cache, batch-invariant"
 STATIC, DYNAMIC, NOTHING = "transformers, static cache", "transformers, dynamic cache", "transformers, no cache"
 THEIRS: dict[str, dict[str, object]] = {
     STATIC: {"cache_implementation": "static", "disable_compile": True},
@@ -51,9 +52,13 @@ def contestants(tokens: int) -> list[Contestant]:
     model = new_model()
     truth = cache(partial(_ours, model, tokens, use_cache=False))
     found = {name: partial(_ours, model, tokens, use_cache=name == CACHED) for name in (CACHED, UNCACHED)}
+    invariant = new_model()
+    found[INVARIANT] = partial(_ours, invariant, tokens, use_cache=True)
     made = cache(partial(_in_transformers, model))
 
     def prepare(name: str) -> Ready:
+        # Refused where there is no kernel.
+        invariant.batch_invariant = invariant.batch_invariant or name == INVARIANT
         speak = found[name] if name in found else _theirs(made(), tokens, THEIRS[name])
         return Ready(speak, lambda: fault(speak(), truth()))
 

@@ -1,7 +1,7 @@
 /* Masked attention on a CPU, behind a plain C interface: pointers, strides and ranges.
  *
- * softmax(softcap(scale x Q K^T) + bias, over the keys that each query hears) x V, forward and backward; and
- * statistics of the weights.
+ * softmax(softcap(scale x Q K^T) + bias, over the keys that each query hears) x V, forward and backward; statistics of
+ * the weights; and what a batch-invariant model computes around attention.
  *
  * No type of any other library appears here, so one build serves every version of torch. Every field of a call is
  * eight bytes wide, so a caller in another language writes them one after another. Strides count elements.
@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* The version of this interface. A caller compares it before its first call. */
-#define RV_ABI 3
+#define RV_ABI 4
 
 /* Element types. */
 enum { RV_FLOAT32 = 0, RV_BFLOAT16 = 1, RV_FLOAT16 = 2, RV_FLOAT64 = 3 };
@@ -120,6 +120,30 @@ typedef struct {
     int64_t links;
 } rv_statistics_call;
 
+/* out [rows, outs] = x [rows, depth] x weight [outs, depth]^T + bias, in float32. The last axes are contiguous. The bits
+ * of a row depend on that row alone: not on the other rows, their number, or the number of threads. */
+typedef struct {
+    int64_t rows, depth, outs;
+    const float *x;
+    int64_t x_stride;
+    const float *weight;
+    int64_t weight_stride;
+    const float *bias; /* [outs], or null */
+    float *out;
+    int64_t out_stride;
+} rv_linear_call;
+
+/* Activation functions. RV_GELU is x times the normal distribution function, RV_GELU_TANH its usual approximation. */
+enum { RV_RELU = 0, RV_SILU = 1, RV_GELU = 2, RV_GELU_TANH = 3 };
+
+/* out[n] = function(x[n]) for `count` float32 numbers; the bits of a number do not depend on where it is. */
+typedef struct {
+    int64_t function;
+    int64_t count;
+    const float *x;
+    float *out;
+} rv_activation_call;
+
 /* Run `task(argument)` on up to `threads` threads at once, this one included, and return when all are done. */
 typedef void (*rv_parallel)(void (*task)(void *), void *argument, unsigned threads, unsigned flags);
 
@@ -133,6 +157,9 @@ RV_API int rv_forward(const rv_call *call, int64_t threads);
 RV_API int rv_backward(const rv_call *call, int64_t threads);
 /* Fills all outputs. */
 RV_API int rv_statistics(const rv_statistics_call *call, int64_t threads);
+/* Fill `out`. */
+RV_API int rv_linear(const rv_linear_call *call, int64_t threads);
+RV_API int rv_activation(const rv_activation_call *call, int64_t threads);
 
 /* Whether this instruction set was compiled, and this machine has it. */
 RV_API int rv_isa_available(int64_t isa);

@@ -114,6 +114,18 @@ bool makes_sense(const rv_statistics_call *call) {
            call->map_columns >= (attention.k_len + call->bin_width - 1) / call->bin_width;
 }
 
+bool makes_sense(const rv_linear_call *call) {
+    if (!call || call->rows < 0 || call->outs < 0 || call->depth < 0) return false;
+    // Tensors without elements may have no memory.
+    return (call->x || call->rows * call->depth == 0) && (call->weight || call->outs * call->depth == 0) &&
+           (call->out || call->rows * call->outs == 0);
+}
+
+bool makes_sense(const rv_activation_call *call) {
+    if (!call || call->function < RV_RELU || call->function > RV_GELU_TANH || call->count < 0) return false;
+    return !call->count || (call->x && call->out);
+}
+
 template <class Call>
 int run(void (*rv::Kernel::*what)(const Call &, int64_t), const Call *call, bool sensible, int64_t threads) {
     if (!sensible || threads < 1) return RV_BAD_CALL;
@@ -141,6 +153,12 @@ int rv_backward(const rv_call *call, int64_t threads) {
 }
 int rv_statistics(const rv_statistics_call *call, int64_t threads) {
     return run(&rv::Kernel::statistics, call, makes_sense(call), threads);
+}
+int rv_linear(const rv_linear_call *call, int64_t threads) {
+    return run(&rv::Kernel::linear, call, makes_sense(call), threads);
+}
+int rv_activation(const rv_activation_call *call, int64_t threads) {
+    return run(&rv::Kernel::activation, call, makes_sense(call), threads);
 }
 
 int rv_isa_available(int64_t isa) { return built(isa) && machine_has(isa); }

@@ -1,9 +1,11 @@
 // The kernel of one instruction set: the kind of product for each dtype.
 #pragma once
 
+#include "activation.hpp"
 #include "backward.hpp"
 #include "decode.hpp"
 #include "kernel.hpp"
+#include "linear.hpp"
 #include "statistics.hpp"
 #include "step.hpp"
 
@@ -39,6 +41,6 @@ inline void statistics(const rv_statistics_call &call, int64_t threads) {
     Statistics<Float>::run(call, threads);
 }
 
-static const rv::Kernel kernel{forward, backward, statistics};
+static const rv::Kernel kernel{forward, backward, statistics, Linear::run, Activation::run};
 
 } // namespace RV_NAMESPACE

@@ -9,6 +9,7 @@
 #include <functional>
 #include <thread>
 
+#include "rows_case.hpp"
 #include "statistics_case.hpp"
 
 namespace {
@@ -185,6 +186,9 @@ void check(uint64_t seed, const Settings &settings) {
                     // With pages only the last query stands where it stands among others.
                     if (q == last || !drawn.call.table) check_batch_invariant(drawn, b, q);
         if (!drawn.call.table) check_statistics(drawn);
+        RowsCase rows(seed);
+        place = "seed " + std::to_string(seed) + ", " + NAMES[isa] + ": " + rows.describe();
+        rows.check();
     }
     rv_isa_force(settings.isa);
 }
@@ -224,6 +228,11 @@ void check_nonsense() {
         each.second(call);
         if (rv_statistics(&call, 1) != RV_BAD_CALL) fail(std::string(each.first) + " was not refused");
     }
+    float number = 0;
+    const rv_linear_call no_weight{1, 1, 1, &number, 1, nullptr, 1, nullptr, &number, 1};
+    const rv_activation_call no_function{9, 1, &number, &number};
+    if (rv_linear(&no_weight, 1) != RV_BAD_CALL) fail("a linear layer without a weight was not refused");
+    if (rv_activation(&no_function, 1) != RV_BAD_CALL) fail("an unknown activation was not refused");
     if (rv_statistics(nullptr, 1) != RV_BAD_CALL) fail("no statistics were not refused");
     if (rv_forward(nullptr, 1) != RV_BAD_CALL) fail("no call was not refused");
     if (rv_forward(&drawn.call, 0) != RV_BAD_CALL) fail("no threads were not refused");

@@ -125,6 +125,16 @@ Row row_of(const rv_call &call, const Keep &keep, int64_t b, int64_t h, int64_t 
     return row;
 }
 
+double activation(int64_t function, double x) {
+    const double cubic = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+    switch (function) {
+    case RV_RELU: return x < 0 ? 0 : x;
+    case RV_SILU: return x / (1 + std::exp(-x));
+    case RV_GELU: return x * std::erfc(-x / std::sqrt(2.0)) / 2;
+    default: return x * (1 + std::tanh(cubic)) / 2;
+    }
+}
+
 double epsilon(int64_t dtype) {
     switch (dtype) {
     case RV_FLOAT64: return std::ldexp(1, -52);

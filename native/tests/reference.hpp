@@ -45,6 +45,8 @@ struct Statistics {
 };
 Statistics statistics(const rv_statistics_call &call);
 
+double activation(int64_t function, double x);
+
 // Element `index` of a tensor, whatever its dtype.
 double load(const rv_tensor &tensor, int64_t index);
 void store(const rv_tensor &tensor, int64_t index, double value);

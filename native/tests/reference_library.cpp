@@ -126,6 +126,24 @@ int rv_statistics(const rv_statistics_call *call, int64_t threads) {
     return RV_OK;
 }
 
+int rv_linear(const rv_linear_call *call, int64_t threads) {
+    if (!call || threads < 1 || !call->weight) return RV_BAD_CALL;
+    for (int64_t r = 0; r < call->rows; r++)
+        for (int64_t o = 0; o < call->outs; o++) {
+            double sum = call->bias ? call->bias[o] : 0;
+            for (int64_t d = 0; d < call->depth; d++)
+                sum += double(call->x[r * call->x_stride + d]) * call->weight[o * call->weight_stride + d];
+            call->out[r * call->out_stride + o] = float(sum);
+        }
+    return RV_OK;
+}
+
+int rv_activation(const rv_activation_call *call, int64_t threads) {
+    if (!call || threads < 1 || call->function < RV_RELU || call->function > RV_GELU_TANH) return RV_BAD_CALL;
+    for (int64_t n = 0; n < call->count; n++) call->out[n] = float(reference::activation(call->function, call->x[n]));
+    return RV_OK;
+}
+
 int rv_isa_available(int64_t isa) { return isa == RV_PORTABLE; }
 int64_t rv_isa(void) { return RV_PORTABLE; }
 int rv_isa_force(int64_t isa) { return isa == RV_PORTABLE || isa == -1 ? RV_OK : RV_BAD_CALL; }

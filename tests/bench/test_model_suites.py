@@ -11,6 +11,7 @@ from bench.suites import generation, observe, speculation, training
 from bench.suites.plain_gpt import PlainGPT
 from rearview import tree
 from rearview.models import GPT, GPTConfig
+from tests.native_kernel import needs_native
 
 SHAPE = {"context": 16, "layers": 2, "heads": 2, "width": 16}
 NAMES = {
@@ -62,15 +63,17 @@ def test_what_training_tells():
     assert training.verdict_on(1.89) == "met: validation loss 1.8900, asked at most 1.89"
 
 
+@needs_native
 def test_every_contestant_generates_the_same_tokens(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("transformers")
     monkeypatch.setattr(generation, "CONFIG", GPTConfig(vocab_size=31, context=32, layers=1, heads=2, width=16))
     entries = lambda: generation.contestants(6)  # noqa: E731
     outcome = Case("generation", entries, targets=generation.TARGETS, rounds=1, sample_ms=0.0).run(Settings())
-    assert [row.note for row in outcome.rows] == [""] * 5
+    assert [row.note for row in outcome.rows] == [""] * 6
     assert all("asked" in text for text in outcome.verdicts())
     table = generation.table_of(outcome, 6)
-    assert [row[0] for row in table.rows] == [generation.CACHED, generation.UNCACHED, *generation.THEIRS]
+    ours = [generation.CACHED, generation.UNCACHED, generation.INVARIANT]
+    assert [row[0] for row in table.rows] == [*ours, *generation.THEIRS]
     assert table.rows[0][3] == "1.00x"
 
 

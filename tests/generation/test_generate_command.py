@@ -18,6 +18,7 @@ from rearview.generation import complete
 from rearview.models import BERT, BERTConfig
 from rearview.text import ByteTokenizer, CharTokenizer
 from tests.generation.models import loud, small_gpt, small_t5
+from tests.native_kernel import needs_native
 
 LETTERS = CharTokenizer("abcdefgh ", specials=("<end>", "<mask>"))
 
@@ -56,6 +57,19 @@ def rearview(capsys, monkeypatch, folders):
         return code, captured.out, captured.err
 
     return call
+
+
+@needs_native
+def test_batch_invariant_texts_are_the_same_together_and_alone(rearview):
+    options = ("--max-tokens", "12", "--seed", "3", "--batch-invariant", "--json")
+    code, together, _ = rearview("gpt", "--prompt", "abc", "--prompt", "d", *options)
+    assert code == 0
+    found = {each["prompt"]: each["tokens"] for each in map(json.loads, together.splitlines())}
+    for prompt in ("abc", "d"):
+        assert json.loads(rearview("gpt", "--prompt", prompt, *options)[1])["tokens"] == found[prompt]
+    code, out, err = rearview("t5", "--prompt", "abc", "--batch-invariant")
+    assert (code, out) == (2, "")
+    assert "batch_invariant of a T5" in err
 
 
 def test_a_gpt_goes_on_from_its_prompt(rearview):

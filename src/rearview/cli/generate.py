@@ -63,6 +63,13 @@ def generate(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Do not cache keys and values: the same text, more slowly.")
     ] = False,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="Compute every sequence with the bits that it has alone, so that no rounding decides a token.",
+        ),
+    ] = False,
     draft: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +111,6 @@ def generate(
     run_generate(
         folder, prompt or [""], given_options(ctx), max_tokens=max_tokens, stop=stop or [], when_full=when_full,
         temperature=temperature, greedy=greedy, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-        seed=seed, samples=samples, no_cache=no_cache, draft_folder=draft, draft_tokens=draft_tokens,
-        draft_branches=draft_branches, top=top, as_json=as_json,
+        seed=seed, samples=samples, no_cache=no_cache, batch_invariant=batch_invariant, draft_folder=draft,
+        draft_tokens=draft_tokens, draft_branches=draft_branches, top=top, as_json=as_json,
     )  # fmt: skip

@@ -43,6 +43,7 @@ def run_generate(
     seed: int,
     samples: int,
     no_cache: bool,
+    batch_invariant: bool,
     draft_folder: Path | None,
     draft_tokens: int,
     draft_branches: int,
@@ -62,6 +63,8 @@ def run_generate(
             _print_gaps(model, tokenizer, text, top=top, as_json=as_json, is_first=number == 0)
         return
     _check_given(given, given - {"top"}, "a model that is not a BERT")
+    if batch_invariant:
+        model.batch_invariant = True
     draft = None
     if draft_folder is not None:
         draft = _draft(draft_folder, tokenizer, tokens=draft_tokens, branches=draft_branches)

@@ -24,6 +24,8 @@ class SelfAttention(nn.Module):
 
     # `observe` replaces this attribute on the layers that it watches.
     attend = staticmethod(attend)
+    # Set by `GPT.batch_invariant`.
+    batch_invariant = False
 
     def __init__(
         self,
@@ -63,7 +65,17 @@ class SelfAttention(nn.Module):
             key, value = cache.append(key, value)
         dropout = self.dropout if self.training else 0.0
         pages = None if cache is None else cache.pages
-        heard = self.attend(query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout, pages=pages)
+        heard = self.attend(
+            query,
+            key,
+            value,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            dropout=dropout,
+            pages=pages,
+            batch_invariant=self.batch_invariant,
+        )
         return self.out(heard.transpose(1, 2).flatten(2))  # [batch, time, heads x head_dim]
 
     def new_cache(self, batch: int, max_len: int) -> KeyValueCache:

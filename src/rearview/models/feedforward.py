@@ -11,6 +11,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rearview.attention.engines.native import rows
 from rearview.models.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -24,9 +25,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """Two linear layers with an activation between. If `gated`, half of the wide features gates the other half."""
 
+    # Set by `GPT.batch_invariant`.
+    batch_invariant = False
+
     def __init__(self, width: int, hidden: int, *, activation: str, gated: bool = False, bias: bool = True):
         super().__init__()
-        self.activation, self.gated = ACTIVATIONS[activation], gated
+        self.activation, self.gated = activation, gated
         self.wide = Linear(width, 2 * hidden if gated else hidden, bias=bias)
         self.out = Linear(hidden, width, bias=bias)
 
@@ -34,7 +38,10 @@ class FeedForward(nn.Module):
         wide = self.wide(x)
         if self.gated:
             gate, wide = wide.chunk(2, dim=-1)
-            wide = self.activation(gate) * wide
+            wide = self._activate(gate) * wide
         else:
-            wide = self.activation(wide)
+            wide = self._activate(wide)
         return self.out(wide)
+
+    def _activate(self, x: Tensor) -> Tensor:
+        return rows.activation(x, self.activation) if self.batch_invariant else ACTIVATIONS[self.activation](x)

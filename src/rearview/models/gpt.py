@@ -22,10 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache
+from rearview.attention.engines.native.rows import check_rows
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
 from rearview.masks.paths import Paths
+from rearview.models.attention import SelfAttention
 from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
+from rearview.models.feedforward import FeedForward
+from rearview.models.linear import Linear
 from rearview.models.model import Model, initialize
 from rearview.models.positions import positions_along, rotation_at
 from rearview.models.validation import check_context, check_divides, check_sizes, embed
@@ -112,7 +116,7 @@ class GPT(Model):
         self.drop = nn.Dropout(config.dropout)
         self.blocks = Blocks(Block(config.block) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head = Linear(config.width, config.vocab_size, bias=False)
         if config.tied:
             self.head.weight = self.tokens.weight
         self.apply(self._initialize)
@@ -153,7 +157,12 @@ class GPT(Model):
             x = x + self.positions(positions)
         else:
             config = self.config
-            rotation = rotation_at(positions, head_dim=config.width // config.heads, base=config.rotary_base)
+            rotation = rotation_at(
+                positions,
+                head_dim=config.width // config.heads,
+                base=config.rotary_base,
+                batch_invariant=self.batch_invariant,
+            )
         x = self.drop(x)
         recompute = self.gradient_checkpointing
         masks = narrowed_masks(self.config.masks, mask, cache, paths)
@@ -161,6 +170,36 @@ class GPT(Model):
             layer_cache = cache[n] if cache else None
             x = run_block(block, x, recompute=recompute, mask=masks[n], rotation=rotation, cache=layer_cache)
         return self.head(self.norm(x[:, -1:] if last_only else x))
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the logits of a position have bits that depend on its own sequence alone.
+
+        Then they are the same, bit for bit, alone and in any batch, in a prompt and in a step with a cache, and with
+        any number of threads. It is for inference on a CPU in float32.
+
+        >>> import torch
+        >>> from rearview.attention.engines import native
+        >>> model = GPT(GPTConfig(vocab_size=65, context=32, layers=2, heads=4, width=32)).eval()
+        >>> model.batch_invariant = native.library.MISSING is None
+        >>> tokens = torch.arange(20).view(2, 10)
+        >>> with torch.no_grad():
+        ...     several, alone = model(tokens), model(tokens[1:, :7])
+        >>> torch.equal(several[1:, :7], alone) or not model.batch_invariant
+        True
+        """
+        return self.head.batch_invariant
+
+    @batch_invariant.setter
+    def batch_invariant(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise BadArgument("batch_invariant", expected="True or False", got=repr(value))
+        if value:
+            with torch.no_grad():
+                check_rows(*self.parameters())
+        for part in self.modules():
+            if isinstance(part, (Linear, FeedForward, SelfAttention)):
+                part.batch_invariant = value
 
     def new_cache(self, batch: int, max_len: int | None = None) -> list[KeyValueCache]:
         """Empty caches, one per layer, for `max_len` positions (by default the context)."""

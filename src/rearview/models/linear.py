@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rearview.attention.engines.native import rows
+
 # With more rows than this, the usual product uses all threads itself.
 FEW_ROWS = 4
 # A smaller weight is read before another thread has started.
@@ -26,17 +28,22 @@ LARGE_WEIGHT = 1 << 16
 class Linear(nn.Linear):
     """`nn.Linear`, with the same results up to rounding."""
 
+    # Set by `GPT.batch_invariant`.
+    batch_invariant = False
+
     def forward(self, input: Tensor) -> Tensor:
+        if self.batch_invariant:
+            return rows.linear(input, self.weight, self.bias)
         pieces = self._pieces(input)
         if pieces == 1:
             return F.linear(input, self.weight, self.bias)
-        rows = input.reshape(-1, self.in_features)
-        rows = rows.expand(pieces, *rows.shape)
+        flat = input.reshape(-1, self.in_features)
+        flat = flat.expand(pieces, *flat.shape)
         cut = self.weight.view(pieces, -1, self.in_features).transpose(1, 2)  # [pieces, in, out / pieces]
         if self.bias is None:
-            out = torch.bmm(rows, cut)
+            out = torch.bmm(flat, cut)
         else:
-            out = torch.baddbmm(self.bias.view(pieces, 1, -1), rows, cut)
+            out = torch.baddbmm(self.bias.view(pieces, 1, -1), flat, cut)
         return out.transpose(0, 1).reshape(*input.shape[:-1], self.out_features)
 
     def _pieces(self, x: Tensor) -> int:

@@ -13,6 +13,8 @@ from typing import Self
 import torch
 from torch import nn
 
+from rearview.errors import Unsupported
+
 
 class Model(nn.Module):
     """A model that is read from and written to Hugging Face folders."""
@@ -34,6 +36,17 @@ class Model(nn.Module):
         from rearview.models.checkpoint import save
 
         save(self, folder)
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the bits of a row depend on the row alone. Only a GPT can be made so."""
+        return False
+
+    @batch_invariant.setter
+    def batch_invariant(self, value: bool) -> None:
+        if value is not False:
+            reasons = ["the layers around its attention have no batch-invariant form; those of a GPT have"]
+            raise Unsupported(f"batch_invariant of a {type(self).__name__}", reasons)
 
     def num_parameters(self) -> int:
         """The number of parameters, position embeddings included; a tied weight counts once."""

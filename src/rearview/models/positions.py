@@ -25,18 +25,25 @@ from rearview.masks.paths import Paths
 Rotation = Callable[[Tensor], Tensor]
 
 
-def rotation_at(positions: Tensor, *, head_dim: int, base: float) -> Rotation:
+def rotation_at(positions: Tensor, *, head_dim: int, base: float, batch_invariant: bool = False) -> Rotation:
     """The rotation of queries and keys at `positions`, [time] or, where the items of a batch differ, [batch, time].
 
     Each pair of features is rotated by an angle that is proportional to the position. Feature n is paired with feature
     n + head_dim / 2, as in Llama; https://arxiv.org/abs/2104.09864 pairs neighbours, which is the same up to a
     permutation of the features.
+
+    PyTorch's sine of a number has other last bits in a tensor of another shape; with `batch_invariant` each position is
+    a tensor of its own.
     """
     half = torch.arange(head_dim // 2, device=positions.device, dtype=torch.float32)
     angles = positions.unsqueeze(-1) * base ** (half * (-2.0 / head_dim))  # [.., time, head_dim / 2]
     if angles.ndim == 3:
         angles = angles.unsqueeze(1)
-    cos, sin = angles.cos(), angles.sin()
+    if batch_invariant:
+        alone = angles.flatten(0, -2).unbind()
+        cos, sin = (torch.stack([f(each) for each in alone]).view_as(angles) for f in (torch.cos, torch.sin))
+    else:
+        cos, sin = angles.cos(), angles.sin()
 
     def rotate(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)

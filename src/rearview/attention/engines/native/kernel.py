@@ -10,7 +10,7 @@ The order of the fields is that of `rv_call` in native/include/rearview.h.
 from __future__ import annotations
 
 import struct
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -94,7 +94,7 @@ def forward(
         out = _empty_like(query)
     lse = query.new_empty((batch, heads, q_len), dtype=SUMS[query.dtype])
     packed = _packed(query, key, value, bias, out, lse, ranges, terms, pages) + NO_BACKWARD
-    _run(KERNEL.rv_forward, packed)  # pyright: ignore[reportOptionalMemberAccess]
+    run("rv_forward", packed)
     return out, lse
 
 
@@ -131,7 +131,7 @@ def backward(
         *(NOTHING if d_bias is None else _expand_bias(d_bias, query, key.shape[2])),
         0 if d_sinks is None else d_sinks.data_ptr(),
     )
-    _run(KERNEL.rv_backward, packed)  # pyright: ignore[reportOptionalMemberAccess]
+    run("rv_backward", packed)
     return d_query, d_key, d_value, None if d_bias is None or bias is None else d_bias.to(bias.dtype), d_sinks
 
 
@@ -141,7 +141,7 @@ def statistics(
     """Fills `lse`, and what `fields` points to: all fields of `rv_statistics_call` after its `rv_call`."""
     query, key = _contiguous_last_dim(query), _contiguous_last_dim(key)
     packed = _packed(query, key, key, bias, query, lse, ranges, terms) + NO_BACKWARD + fields
-    _run(KERNEL.rv_statistics, packed)  # pyright: ignore[reportOptionalMemberAccess]
+    run("rv_statistics", packed)
 
 
 def _packed(
@@ -199,7 +199,8 @@ def _empty_like(tensor: Tensor, *, contiguous: bool = False) -> Tensor:
     return made if made.stride(3) == 1 else tensor.new_empty(tensor.shape)
 
 
-def _run(function: Any, packed: bytes) -> None:
+def run(function: str, packed: bytes) -> None:
+    """Call a function of the library with a packed struct."""
     # ctypes releases the GIL for the time of the call.
-    if status := function(packed, torch.get_num_threads()):
+    if status := getattr(KERNEL, function)(packed, torch.get_num_threads()):
         raise RearviewError(f"engine 'native' failed: {FAILURES.get(status, f'status {status}')}.")

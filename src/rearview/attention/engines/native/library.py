@@ -19,7 +19,7 @@ import torch
 from rearview.attention.engines.native.openmp import find_parallel
 from rearview.errors import BadArgument, RearviewError, Unsupported
 
-ABI = 3
+ABI = 4
 # Of `rv_call`, and of `rv_statistics_call`.
 CALL_BYTES = (736, 872)
 PATH = Path(__file__).with_name("lib") / "librearview.so"
@@ -47,6 +47,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
             ("rv_forward", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
             ("rv_backward", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
             ("rv_statistics", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
+            ("rv_linear", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
+            ("rv_activation", ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64]),
             ("rv_isa_available", ctypes.c_int, [ctypes.c_int64]),
             ("rv_isa", ctypes.c_int64, []),
             ("rv_isa_force", ctypes.c_int, [ctypes.c_int64]),
