@@ -37,10 +37,13 @@ def as_lengths(values: Sequence[int] | Tensor, argument: str) -> Tensor:
 def is_readable(tensor: Tensor) -> bool:
     """Whether its values can be read now. They cannot while a graph is traced, on the meta device, or if they are fake.
 
+    A subclass of Tensor whose values can be read says so by an attribute `is_readable`.
+
     >>> is_readable(torch.zeros(2)), is_readable(torch.zeros(2, device="meta"))
     (True, False)
     """
-    return not torch.compiler.is_compiling() and type(tensor) is Tensor and not tensor.is_meta
+    has_values = type(tensor) is Tensor or getattr(tensor, "is_readable", False)
+    return not torch.compiler.is_compiling() and has_values and not tensor.is_meta
 
 
 def described(tensor: Tensor) -> str:

@@ -182,7 +182,9 @@ class Memory:
                 flat = flat.clone()
             part = self.strided(flat, tensor)
             part.copy_(spread(sets, tensor.shape)) if sets is not None else part.zero_()
-            record.layout, record.sets, record.private = record.whole, flat, True
+            # Constants that were written part by part are constants.
+            is_constant = sets is None and not flat.any()
+            record.layout, record.sets, record.private = record.whole, None if is_constant else flat, True
             record.views[layout] = sets
 
     def joined(self, record: StorageRecord, ndim: int) -> Tensor | None:

@@ -53,6 +53,8 @@ class SealedTensor(Tensor):
 
     value: Tensor
     owner: Owner
+    # For masks: their data can be read, and the interpreter sees it.
+    is_readable = True
 
     @staticmethod
     def __new__(cls, value: Tensor, owner: Owner) -> SealedTensor:
