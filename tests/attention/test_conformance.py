@@ -241,8 +241,10 @@ def test_cached_equals_uncached(engine, family, steps):
     looks_back = mask & causal()
     query, key, value = inputs(length, dtype, key_heads=2)
     whole, ahead = (run(engine, query, key, value, mask=each) for each in (looks_back, mask))
-    edges = range(length + 1) if steps == "one by one" else [0, 7, 8, 20, 33]
-    for start, end in itertools.pairwise(edges):
+    # Uncompiled, FlexAttention takes as long for one step as other engines take for all of them.
+    every = 8 if engine == flex.name and DEVICE == "cpu" else 1
+    ones = list(itertools.pairwise(range(length + 1)))[::every]
+    for start, end in ones if steps == "one by one" else [(0, 7), (7, 8), (8, 20), (20, 33)]:
         step = run(engine, query[:, :, start:end], key[:, :, :end], value[:, :, :end], mask=looks_back)
         assert_close(step, whole[:, :, start:end], dtype, FORWARD_UNITS)
         placed = run(engine, query[:, :, start:end], key, value, mask=mask, q_start=start)
