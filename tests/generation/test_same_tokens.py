@@ -48,6 +48,21 @@ def test_contexts_of_any_size_slide(context):
     everyone_agrees(small_gpt(context=context), PROMPTS, max_new_tokens=12, **DRAWN)
 
 
+def test_equal_prompts_are_read_once():
+    model = small_gpt(context=12)
+    prompts, seeds = [[1, 2, 3, 4, 5], [9], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]], [5, 6, 7, 5]
+    alone = [tokens(model, prompt, temperature=1.3, seed=seed)[0] for prompt, seed in zip(prompts, seeds, strict=True)]
+    read = []
+    hook = model.register_forward_pre_hook(lambda _, args: read.append(tuple(args[0].shape)))
+    try:
+        # They also slide together: where the seeds are equal, the texts stay equal.
+        assert tokens(model, prompts, temperature=1.3, seed=seeds) == alone
+    finally:
+        hook.remove()
+    assert alone[0] == alone[3] != alone[2]
+    assert read[0] == (2, 4)
+
+
 def test_sequences_that_end_early_leave_the_batch_without_a_trace():
     model = small_gpt(context=12)
     alone = [tokens(model, prompt, **DRAWN)[0] for prompt in PROMPTS]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rearview import Mask, causal, chunks, documents, full, padding, prefix, tree, window
+from rearview import Mask, PagedCache, causal, chunks, documents, full, padding, prefix, tree, window
 from rearview.errors import BadArgument, BadFile, RearviewError, Unsupported
 from rearview.models import BERT, GPT, T5, BERTConfig, GPTConfig, T5Config
 from rearview.models.checkpoint import load
@@ -77,6 +77,23 @@ def test_cached_equals_uncached(options: dict[str, Any], steps: list[int]):
     cache = model.new_cache(2)
     pieces = [model(piece, cache=cache) for piece in x.split(steps, dim=1)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), model(x), atol=2e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_cache_in_pages_is_shared_by_answers_to_one_prompt():
+    model = gpt(kv_heads=2)
+    prompt, answers = tokens(1, 10), tokens(3, 5)
+    cache = model.new_cache(1, block_size=4, num_blocks=20)
+    first = model(prompt, cache=cache)
+    for layer in cache:
+        layer.take([0, 0, 0])
+    pieces = [first[:, -1:].expand(3, -1, -1), *(model(answers[:, n : n + 1], cache=cache) for n in range(5))]
+    whole = model(torch.cat([prompt.expand(3, -1), answers], dim=1))
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole[:, 9:], atol=1e-5, rtol=1e-5)
+    # Two full blocks of the prompt are shared; each answer has two of its own.
+    assert [layer.blocks_in_use for layer in cache if isinstance(layer, PagedCache)] == [2 + 3 * 2] * 2
+    with pytest.raises(BadArgument, match=r"^num_blocks: expected block_size= as well, got num_blocks=20 alone"):
+        model.new_cache(1, num_blocks=20)
 
 
 @torch.no_grad()

@@ -9,8 +9,6 @@ torch.Size([2, 5, 16])
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +16,7 @@ from rearview.attention.arguments import finite_number
 from rearview.attention.bias import Alibi
 from rearview.attention.cache import KeyValueCache
 from rearview.attention.functional import attend
-from rearview.attention.paged_cache import PagedCache
+from rearview.attention.paged_cache import new_cache
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
 from rearview.masks.frame import whole_number
@@ -156,17 +154,19 @@ class MaskedSelfAttention(nn.Module):
         out = out if self.w_o is None else self.w_o(out)
         return out if x.ndim == 3 else out.squeeze(0)
 
-    def new_cache(self, batch: int, max_len: int, *, block_size: int | None = None) -> KeyValueCache:
-        """An empty cache for this layer, on its device and in its dtype; with a block size, in pages."""
-        kind = KeyValueCache if block_size is None else partial(PagedCache, block_size=block_size)
-        return kind(
+    def new_cache(
+        self, batch: int, max_len: int, *, block_size: int | None = None, num_blocks: int | None = None
+    ) -> KeyValueCache:
+        """An empty cache for this layer, on its device and in its dtype; with a block size, a `PagedCache`."""
+        return new_cache(
             batch=batch,
             heads=self.num_kv_heads,
             max_len=max_len,
             key_dim=self.head_dim,
             value_dim=self.value_dim,
-            dtype=self.w_k.weight.dtype,
-            device=self.w_k.weight.device,
+            like=self.w_k.weight,
+            block_size=block_size,
+            num_blocks=num_blocks,
         )
 
     @classmethod

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -248,3 +249,31 @@ class PagedCache(KeyValueCache):
             self._users[block] -= 1
             if not self._users[block]:
                 self._free.append(block)
+
+
+def new_cache(
+    *,
+    batch: int,
+    heads: int,
+    max_len: int,
+    key_dim: int,
+    value_dim: int,
+    like: Tensor,
+    block_size: int | None,
+    num_blocks: int | None,
+) -> KeyValueCache:
+    """An empty cache on the device and in the dtype of `like`; in pages if there is a block size."""
+    kind = KeyValueCache
+    if block_size is not None:
+        kind = partial(PagedCache, block_size=block_size, num_blocks=num_blocks)
+    elif num_blocks is not None:
+        raise BadArgument("num_blocks", expected="block_size= as well", got=f"num_blocks={num_blocks!r} alone")
+    return kind(
+        batch=batch,
+        heads=heads,
+        max_len=max_len,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        dtype=like.dtype,
+        device=like.device,
+    )

@@ -77,10 +77,14 @@ class CachedGPT:
         self._starts = [self._starts[item] for item in items]
 
     def _read(self, items: list[int], rows: Sequence[Sequence[int]]) -> None:
-        """Replace what the cache holds for these items by `rows`."""
+        """Replace what the cache holds for these items by `rows`.
+
+        Equal rows, such as several samples of one prompt, are read once.
+        """
+        given, rows = [tuple(row) for row in rows], list(dict.fromkeys(map(tuple, rows)))
         lengths = [len(row) for row in rows]
-        is_whole_batch = len(items) == len(self._starts)
-        cache = self._cache if is_whole_batch else self.model.new_cache(len(items), max(1, *lengths))
+        is_whole_batch = len(rows) == len(self._starts)
+        cache = self._cache if is_whole_batch else self.model.new_cache(len(rows), max(1, *lengths))
         for layer in cache:
             layer.reset()
         if any(lengths):
@@ -91,6 +95,7 @@ class CachedGPT:
                 layer.keep(lengths)
         if not is_whole_batch:
             for layer, new in zip(self._cache, cache, strict=True):
+                new.take([rows.index(row) for row in given])
                 layer.put(items, new)
 
 

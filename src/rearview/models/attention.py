@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache, attend
+from rearview.attention.paged_cache import new_cache
 from rearview.masks import Mask, full
 from rearview.models.linear import Linear
 from rearview.models.positions import Rotation
@@ -78,15 +79,19 @@ class SelfAttention(nn.Module):
         )
         return self.out(heard.transpose(1, 2).flatten(2))  # [batch, time, heads x head_dim]
 
-    def new_cache(self, batch: int, max_len: int) -> KeyValueCache:
-        weight = self.qkv.weight
-        return KeyValueCache(
+    def new_cache(
+        self, batch: int, max_len: int, *, block_size: int | None = None, num_blocks: int | None = None
+    ) -> KeyValueCache:
+        """An empty cache for this layer; with a block size, a `PagedCache`."""
+        return new_cache(
             batch=batch,
             heads=self.kv_heads,
             max_len=max_len,
             key_dim=self.head_dim,
-            dtype=weight.dtype,
-            device=weight.device,
+            value_dim=self.head_dim,
+            like=self.qkv.weight,
+            block_size=block_size,
+            num_blocks=num_blocks,
         )
 
 

@@ -201,10 +201,34 @@ class GPT(Model):
             if isinstance(part, (Linear, FeedForward, SelfAttention)):
                 part.batch_invariant = value
 
-    def new_cache(self, batch: int, max_len: int | None = None) -> list[KeyValueCache]:
-        """Empty caches, one per layer, for `max_len` positions (by default the context)."""
+    def new_cache(
+        self,
+        batch: int,
+        max_len: int | None = None,
+        *,
+        block_size: int | None = None,
+        num_blocks: int | None = None,
+    ) -> list[KeyValueCache]:
+        """Empty caches, one per layer, for `max_len` positions (by default the context).
+
+        With a block size they are in pages (`PagedCache`), and items that `take` makes from one item share its blocks.
+
+        >>> import torch
+        >>> model = GPT(GPTConfig(vocab_size=65, context=32, layers=2, heads=4, width=32)).eval()
+        >>> cache = model.new_cache(batch=1, block_size=4, num_blocks=20)
+        >>> with torch.no_grad():
+        ...     prompt = model(torch.tensor([[1, 2, 3, 4, 5, 6]]), cache=cache)
+        ...     for layer in cache:
+        ...         layer.take([0, 0, 0])    # three answers to one prompt
+        ...     answers = model(torch.tensor([[7], [8], [9]]), cache=cache)
+        >>> answers.shape, cache[0].blocks_in_use    # the first block is shared, and each answer has one of its own
+        (torch.Size([3, 1, 65]), 4)
+        """
         length = self.config.context if max_len is None else max_len
-        return [block.attention.new_cache(batch, length) for block in self.blocks]
+        return [
+            block.attention.new_cache(batch, length, block_size=block_size, num_blocks=num_blocks)
+            for block in self.blocks
+        ]
 
     def _next_slots(self, tokens: Tensor, cache: list[KeyValueCache] | None) -> Tensor:
         """The index of each token in its row, cached tokens included: [time], or [batch, time] if items differ."""
