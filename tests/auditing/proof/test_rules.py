@@ -50,6 +50,11 @@ def chunked_delta(x: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(torch.eye(T, dtype=x.dtype) + scores, x, upper=False, unitriangular=True)
 
 
+def below(limit: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randint_like(torch.zeros(1), high=(limit.abs() * 1e4).long() + 1)
+
+
 SOURCE = torch.arange(T)
 EXACT = {
     "addcmul": lambda x: torch.addcmul(x, x.flip(1), torch.ones(SIZE, dtype=x.dtype), value=0.5),
@@ -170,6 +175,16 @@ WIDER = {
     "matrix power": lambda x: torch.linalg.matrix_power(x[:, :4] @ x[:, :4].mT, 2),
     "softmax over time": lambda x: x.softmax(1),
     "log_softmax": lambda x: x.log_softmax(-1),
+    "linspace between values": lambda x: x + torch.linspace(x[0, 3, 0], x[0, 1, 0].exp(), 3)[:1],
+    "logspace from a value": lambda x: x + torch.logspace(x[0, 3, 0], 1.0, 3)[:1],
+    "random below a value": lambda x: x + below(x[0, 3, 0]),
+    "elements by address": lambda x: torch.as_strided_copy(x.mT.contiguous().mT, (B, T, SIZE), (T * SIZE, SIZE, 1)),
+    "elements beyond a view": lambda x: (
+        x + torch.as_strided_copy(x.clone()[:, :2], (B, 1, 1), (T * SIZE, 1, 1), 3 * SIZE)
+    ),
+    "scattered by address": lambda x: torch.as_strided_scatter(
+        torch.zeros(B, SIZE, T, dtype=x.dtype).mT, x, (B, T, SIZE), (T * SIZE, SIZE, 1)
+    ),
 }
 
 
@@ -186,6 +201,14 @@ def test_exactly_what_is_heard(run):
     # The proof keeps which items and which times were heard, each by itself.
     widened = found.any(dim=-1, keepdim=True) & found.any(dim=-2, keepdim=True)
     assert torch.equal(proof.hears, widened)
+
+
+def test_interpolation_has_the_neighbors_of_its_precision():
+    """In float32 the place of an element between two others is rounded, and may lie beside one instead of on it."""
+    stretched = turned(lambda x: F.interpolate(x, size=9, mode="linear"))
+    x = torch.zeros(1, 3, 1)
+    found = heard_by(lambda x, _: stretched(x), x, seed=0, draws=3)
+    assert not (found & ~prove(stretched, x).hears).any()
 
 
 @pytest.mark.parametrize("run", WIDER.values(), ids=WIDER)

@@ -90,8 +90,10 @@ def pooled(call: OpCall) -> Any:
     sets = spread_axes(sets, range(item.ndim - space, item.ndim), item.shape)
     columns = sets.shape[-1]
     moved = sets.movedim(-1, 0)
-    # [c * rest, 1 channel, *space]; float64 counts thousands of neighbors exactly
-    flat = moved.reshape(-1, 1, *moved.shape[-space:]).double()
+    # [c * rest, 1 channel, *space]; float64 counts thousands of neighbors exactly. Interpolation rounds its factors, so
+    # in another precision other neighbors have the factor 0.
+    kind = torch.promote_types(item.value.dtype, torch.float32) if "upsample" in call.name else torch.float64
+    flat = moved.reshape(-1, 1, *moved.shape[-space:]).to(kind)
     args, kwargs = [flat, *call.args[1:]], dict(call.kwargs)
     if call["divisor_override"] is not None:
         # It may be negative, and which elements are heard does not depend on it.

@@ -107,18 +107,10 @@ def repeat(call: OpCall) -> Tensor | None:
 
 
 @rule(
-    *("roll", "rot90", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter", "as_strided_copy"),
-    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d"),
-    *(
-        "replication_pad3d",
-        "im2col",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "channel_shuffle",
-        "unfold_copy",
-        "diag_embed",
-    ),
-    *("diagonal_copy", "upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact1d", "block_diag", "diag"),
+    *("roll", "rot90", "slice_scatter", "select_scatter", "diagonal_scatter", "reflection_pad1d", "reflection_pad2d"),
+    *("reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "im2col", "pixel_shuffle"),
+    *("pixel_unshuffle", "channel_shuffle", "unfold_copy", "diag_embed", "diagonal_copy", "upsample_nearest1d"),
+    *("upsample_nearest2d", "_upsample_nearest_exact1d", "block_diag", "diag"),
 )
 def moved(call: OpCall) -> Tensor | None:
     """Run the op on the numbers of the elements instead of their values, to find where each of them went.
@@ -153,6 +145,22 @@ def follow_numbers(call: OpCall, numbered_args: Any) -> Tensor:
     numbers = call.func(*args, **kwargs)
     numbers = numbers if isinstance(numbers, Tensor) else numbers[0]
     return compact(torch.cat(flat)[numbers.long()])
+
+
+@rule("as_strided_copy")
+def strided_copy(call: OpCall) -> Tensor | None:
+    """Elements by their address in the storage, which may lie outside of the tensor."""
+    view = call.args[0].value.as_strided(call["size"], call["stride"], call["storage_offset"])
+    return call.state.memory.read(view)
+
+
+@rule("as_strided_scatter")
+def strided_scatter(call: OpCall) -> Any:
+    item = call.args[0].value
+    if item.is_contiguous() and item.storage_offset() == 0:
+        return moved(call)
+    # Only there is the address of an element its number.
+    return call.state.all_of(call)
 
 
 @rule("_pack_padded_sequence", "_pad_packed_sequence")

@@ -12,26 +12,22 @@ from torch import Tensor
 
 from rearview.auditing.proof.op_call import Heard, OpCall
 from rearview.auditing.proof.rules.registry import rule
+from rearview.auditing.proof.sets import everything, join
 
 
 @rule(
-    *(
-        "zeros",
-        "ones",
-        "full",
-        "arange",
-        "linspace",
-        "logspace",
-        "eye",
-        "tril_indices",
-        "triu_indices",
-        "scalar_tensor",
-    ),
-    *("zeros_like", "ones_like", "new_zeros", "new_ones", "zero", "hann_window", "hamming_window"),
+    *("zeros", "ones", "full", "arange", "eye", "tril_indices", "triu_indices", "scalar_tensor", "zeros_like"),
+    *("ones_like", "new_zeros", "new_ones", "zero", "hann_window", "hamming_window"),
 )
 def constant(call: OpCall) -> None:
     """Constant, since only the shape and the dtype of an input are read."""
     return None
+
+
+@rule("linspace", "logspace")
+def spaced(call: OpCall) -> Tensor | None:
+    """Between two ends, each of them a number or a tensor without axes."""
+    return join(call.out.dim(), *(everything(item.sets) for item in call.inputs))
 
 
 @rule("full_like", "new_full", "fill")
@@ -41,21 +37,14 @@ def filled(call: OpCall) -> Tensor | None:
 
 
 @rule(
-    *(
-        "empty",
-        "empty_like",
-        "new_empty",
-        "new_empty_strided",
-        "empty_strided",
-        "rand",
-        "randn",
-        "randint",
-        "rand_like",
-    ),
-    *("randn_like", "randint_like", "randperm", "random", "geometric", "log_normal", "empty_permuted"),
+    *("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "rand", "randn"),
+    *("randint", "rand_like", "randn_like", "randint_like", "randperm", "random", "geometric", "log_normal"),
 )
-def unset(call: OpCall) -> Tensor:
-    return call.state.unknown(call.out.dim())
+def unset(call: OpCall) -> Tensor | None:
+    """Not known in advance. The largest number of randint_like may be a tensor."""
+    high = call["high"]
+    limit = everything(high.sets) if isinstance(high, Heard) else None
+    return join(call.out.dim(), call.state.unknown(0), limit)
 
 
 @rule("_local_scalar_dense", "equal", "is_nonzero", "item")
