@@ -91,6 +91,17 @@ MIXED = {
 }
 
 
+def test_a_selection_of_no_rows_may_have_any_width():
+    """Two rows that are joined for a product mix, also where this run selects none."""
+
+    def joined(x: Tensor) -> Tensor:
+        out, chosen = x.clone(), x.sum(-1) > 99
+        out[chosen] = (x[chosen].view(-1, 2 * SIZE) @ torch.ones(2 * SIZE, 2 * SIZE)).view(-1, SIZE)
+        return out
+
+    assert prove_rows(joined).hears.all()
+
+
 @pytest.mark.parametrize("run", MIXED.values(), ids=MIXED)
 def test_what_mixes_rows_is_not_missed(run):
     proof = prove_rows(run)

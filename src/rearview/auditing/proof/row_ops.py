@@ -53,8 +53,10 @@ def acts_on_rows(call: OpCall, rule: Any) -> bool:
         return True
     whole = first.tag.route.whole
     if call.name in ("view", "_unsafe_view", "reshape") and call.func._overloadname != "dtype":
-        # Row-major: with the same number of rows, each keeps its elements. A given size may be equal by accident.
-        return whole or call["size"][0] == -1
+        # Row-major: with as many elements per row, each keeps its own. A given number of rows may be equal by accident,
+        # and no rows may have any size.
+        same = call.out.shape[1:].numel() == first.shape[1:].numel()
+        return same and (whole or call["size"][0] == -1)
     if call.name == "expand":
         return call.out.dim() == first.ndim and (whole or call["size"][0] == -1)
     if call.name == "unsqueeze":

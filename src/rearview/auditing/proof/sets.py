@@ -156,6 +156,7 @@ def compact(sets: Tensor) -> Tensor:
 
 def regroup(sets: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
     """The sets of `tensor.view(new)`. Axes that merge are expanded only where their elements differ."""
+    assert prod(old) == prod(new), (old, new)
     sets = align(sets, len(old))
     columns = sets.shape[-1]
     if 0 in old or 0 in new or all(size == 1 for size in sets.shape[:-1]):
