@@ -138,6 +138,15 @@ def is_harmless() -> bool:
     return False
 
 
+def frames_of_program() -> Iterator[FrameType]:
+    """The frames of the audited program that are running, innermost first, without those of torch."""
+    for frame in _frames():
+        if frame.f_code in ENTRIES:
+            return
+        if not frame.f_code.co_filename.startswith(MACHINERY):
+            yield frame
+
+
 def _frames() -> Iterator[FrameType]:
     """The frames that are running, innermost first."""
     frame: FrameType | None = sys._getframe(1)

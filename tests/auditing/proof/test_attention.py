@@ -213,6 +213,27 @@ def test_finite_masks_are_proven_on_a_condition(core):
     assert "Attention" in str(proof.conditions[0])
 
 
+def test_a_finite_mask_in_double_precision_must_lie_lower():
+    """exp(-200) is 0 in float32 only."""
+
+    def scored(x: Tensor) -> Tensor:
+        return (x @ x.mT * 0 - 800).masked_fill(FUTURE, -1000).softmax(-1) @ x
+
+    def fused(x: Tensor) -> Tensor:
+        bias = torch.full((T, T), -800.0, dtype=x.dtype).masked_fill(FUTURE, -1000)
+        return F.scaled_dot_product_attention(x[:, None] * 0, x[:, None], x[:, None], attn_mask=bias)[:, 0]
+
+    for run in (scored, fused):
+        assert not prove(run, torch.randn(1, T, SIZE, dtype=torch.float64)).within(CAUSAL[T])
+    proof = prove(eager_double, torch.randn(1, T, SIZE, dtype=torch.float64))
+    assert proof.within(CAUSAL[T])
+    assert "stay at least 746 below" in str(proof.conditions[0])
+
+
+def eager_double(x: Tensor) -> Tensor:
+    return (x @ x.mT).masked_fill(FUTURE, -1e9).softmax(-1) @ x
+
+
 def test_a_finite_mask_that_hides_nothing_is_not_proven():
     # Scores as low as the mask: the future has weight today.
     low = prove(Attention(eager(lambda s: (s - 9950).masked_fill(FUTURE, -1e4))), torch.randn(1, T, SIZE))

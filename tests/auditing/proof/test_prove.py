@@ -1,6 +1,7 @@
 """prove itself: axes, batches, escapes, ops without a rule, memory that is shared, where a dependence came in."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -100,6 +101,10 @@ HIDDEN = {
     "counts": lambda x: torch.bincount((x > 0).long().flatten(), minlength=2)[0] * x,
     "length of a selection": lambda x: x * (x > 0).nonzero().shape[0],
     "len of a selection": lambda x: x * len(x[x > 0]),
+    "size of a selection by an op": lambda x: x * torch.ops.aten.size.int((x > 0).nonzero(), 0),
+    "symbolic size of a selection": lambda x: x * torch.ops.aten.sym_size.int((x > 0).nonzero(), 0),
+    "a layout that depends on a length": lambda x: x * x[x[..., 0] > 0][:, :1].is_contiguous(),
+    "the same by an op": lambda x: x * torch.ops.aten.is_contiguous.default(x[x[..., 0] > 0][:, :1]),
 }
 
 
@@ -133,7 +138,82 @@ def test_chance_may_decide_a_branch():
 
     proof = prove(run, torch.randn(1, T, 2))
     assert torch.equal(proof.matrix(), CAUSAL[T])
-    assert "branches that depend on weights or on random numbers are taken as in this run" in str(proof.assumptions)
+    assert "branches and sizes that depend on weights or on random numbers are as in this run" in str(proof.assumptions)
+    assert "random numbers are the same in every run, draw by draw" in proof.assumptions
+
+
+class Gated(nn.Module):
+    """A path from the future that a weight closes, or a state, with the value that it has now."""
+
+    steps: Tensor
+
+    def __init__(self, gate: Callable[[nn.Module], Tensor | float]):
+        super().__init__()
+        self.weight, self.gate = nn.Parameter(torch.tensor([0.0, 1.0])), gate
+        self.view = self.weight.data[:1]
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.count = torch.zeros((), dtype=torch.long)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1) + x.mean(1, keepdim=True) * self.gate(self)
+
+
+WEIGHTS = {
+    "data": lambda m: m.weight.data[0],
+    "a view from before": lambda m: m.view[0],
+    "numpy": lambda m: torch.from_numpy(m.weight.detach().numpy())[0],
+    "computed by numpy": lambda m: torch.from_numpy(m.weight.detach().numpy() > 0.5)[0],
+    "a list": lambda m: torch.tensor(m.weight.tolist())[0],
+    "a number": lambda m: m.weight.tolist()[0],
+}
+
+
+@pytest.mark.parametrize("gate", WEIGHTS.values(), ids=WEIGHTS)
+def test_a_weight_is_no_mask_however_it_is_read(gate):
+    proof = prove(Gated(gate), torch.randn(1, T, 2))
+    assert not proof.value_escapes
+    assert not proof.within(CAUSAL[T])
+
+
+STEPS = torch.zeros((), dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        (lambda m: (m.steps > 100).float(), "buffers read as constants: steps"),
+        (lambda m: (m.count > 100).float(), "buffers read as constants: count"),
+        (lambda m: (STEPS > 100).float(), "other tensors read as constants: a tensor [] at "),
+    ],
+)
+def test_state_that_is_taken_for_a_constant_is_named(gate, said: str):
+    proof = prove(Gated(gate), torch.randn(1, T, 2))
+    assert proof.within(CAUSAL[T])
+    assert said in proof.assumptions[-1]
+
+
+@pytest.mark.parametrize("read", [lambda w: w.tolist()[0], lambda w: w.detach().numpy()[0], lambda w: w[0].item()])
+def test_a_branch_on_a_weight_is_said(read):
+    weight = nn.Parameter(torch.zeros(1))
+    proof = prove(lambda x: x.flip(1) if read(weight) > 0.5 else x.cumsum(1), torch.randn(1, T, 2))
+    assert proof.within(CAUSAL[T])
+    assert "branches and sizes that depend on weights or on random numbers are as in this run" in proof.assumptions
+
+
+def test_a_program_may_read_its_weights_without_an_op():
+    weight = nn.Parameter(torch.tensor([2.0, 3.0]))
+    for read in (lambda: sum(weight.tolist()), lambda: float(weight.detach().numpy().sum())):
+        assert torch.equal(prove(lambda x, read=read: x.cumsum(1) * read(), torch.randn(1, T, 2)).matrix(), CAUSAL[T])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_gradients_in_forward_mode():
+    """They use zeros without memory, on which an op would crash."""
+
+    def run(x):
+        return torch.func.jvp(lambda x: x.cumsum(1) * 2, (x,), (torch.ones_like(x),))[0]
+
+    assert torch.equal(prove(run, torch.randn(1, T, 2)).matrix(), CAUSAL[T])
 
 
 def test_a_write_that_no_op_made_is_seen():

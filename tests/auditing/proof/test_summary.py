@@ -1,8 +1,11 @@
 """The proof in an audit: at which shapes it ran, what contradicts it, what it assumes, in every form of the report."""
 
 import json
+import random
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -138,6 +141,37 @@ def test_assumptions_are_in_every_form_of_the_report():
     assert WATCHED in json.loads(report.to_json())["proof"]["assumptions"]
     again = Report.from_json(report.to_json())
     assert again.proof == report.proof
+
+
+class KeepsAtFirst(nn.Module):
+    """It computes something at its first call, and keeps it."""
+
+    def __init__(self, first: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.first, self.kept = first, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None or len(self.kept) < x.shape[1]:
+            self.kept = self.first(x)
+        return self.kept[: x.shape[1], : x.shape[1]] @ x
+
+
+def test_what_a_model_keeps_from_its_first_call_is_part_of_the_proof():
+    mask = KeepsAtFirst(lambda x: torch.ones(x.shape[1], x.shape[1]).tril())
+    report = audit(mask, torch.randn(2, 12, 4))
+    assert report.verdict is Verdict.PROVEN
+    assert not report.conditions
+    scores = KeepsAtFirst(lambda x: torch.ones(x.shape[1], x.shape[1]).tril() * x.mean())
+    assert audit(scores, torch.randn(2, 12, 4)).verdict is not Verdict.PROVEN
+    assert mask.kept is None
+    assert scores.kept is None
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: numpy.random.rand()])
+def test_draws_outside_of_torch_are_said(draw):
+    report = audit(lambda x: x.flip(1) if draw() < 0 else x.cumsum(1), torch.randn(2, 6))
+    assert report.verdict is Verdict.PROVEN
+    assert "draws from the generators of Python and numpy are those of this run" in str(report)
 
 
 class Decays(nn.Module):

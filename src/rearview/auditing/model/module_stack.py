@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 
@@ -40,6 +40,7 @@ class ModuleStack:
         self._paths: dict[int, str] = {}
         self._roots: list[nn.Module] = []
         self._hooks: list[Any] = []
+        self._parameters: frozenset[int] | None = None
         if isinstance(model, nn.Module):
             self._add(model)
 
@@ -64,17 +65,30 @@ class ModuleStack:
         """The models that were called."""
         return tuple(self._roots)
 
-    def buffers(self) -> dict[int, str]:
-        """Names of buffers by the storage that they live in."""
-        return {
-            buffer.untyped_storage()._cdata: name
-            for root in self._roots
-            for name, buffer in root.named_buffers()
-            if buffer.layout is torch.strided
-        }
+    def parameters(self) -> frozenset[int]:
+        """The storages of the parameters of the models that were called."""
+        if self._parameters is None:
+            self._parameters = frozenset(
+                parameter.untyped_storage()._cdata
+                for root in self._roots
+                for parameter in root.parameters()
+                if parameter.layout is torch.strided
+            )
+        return self._parameters
+
+    def tensors(self) -> dict[int, str]:
+        """Names of buffers, and of attributes that are tensors, by the storage that they live in."""
+        found: dict[int, str] = {}
+        for root in self._roots:
+            for path, module in root.named_modules():
+                for name, tensor in (*vars(module).items(), *module._buffers.items()):
+                    if type(tensor) is Tensor and tensor.layout is torch.strided:
+                        found[tensor.untyped_storage()._cdata] = f"{path}.{name}" if path else name
+        return found
 
     def _add(self, root: nn.Module) -> None:
         self._roots.append(root)
+        self._parameters = None
         for path, module in root.named_modules():
             self._paths.setdefault(id(module), path)
 

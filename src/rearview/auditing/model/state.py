@@ -37,7 +37,7 @@ Flag = bool | str | None
 @contextmanager
 def preserved_state(model: object) -> Iterator[None]:
     """Restore modules, attributes, mode, buffers, parameters, gradients, generators and threads on exit."""
-    generators, threads = _Generators(), torch.get_num_threads()
+    generators, threads = GeneratorStates(), torch.get_num_threads()
     dtype = torch.get_default_dtype()
     modules = modules_of(model)
     training = [module.training for module in modules]
@@ -138,7 +138,8 @@ class _Holder:
                 if held.get(name, _MISSING) is not value or not _same(value, copied):
                     held[name] = value
                     _put_back(value, copied)
-                    found.append(self._named(name))
+                    # What was None is a cache that was filled.
+                    found += [self._named(name)] if value is not None else []
         return found
 
     def changed(self) -> list[str]:
@@ -187,7 +188,7 @@ def _put_back(value: Any, copied: Any) -> None:
     value.extend(copied) if isinstance(value, (list, deque)) else value.update(copied)
 
 
-class _Generators:
+class GeneratorStates:
     """The states of the random generators of torch, Python and, where it is loaded, numpy."""
 
     def __init__(self) -> None:
@@ -203,6 +204,18 @@ class _Generators:
         random.setstate(self.python)
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
+
+
+def drawn_outside_of_torch(seed: int) -> bool:
+    """Whether the model has drawn from the generators of Python or numpy since `seed_all(seed)`."""
+    if random.getstate() != random.Random(seed).getstate():
+        return True
+    if "numpy" not in sys.modules:
+        return False
+    numpy = sys.modules["numpy"]
+    _, keys, *rest = numpy.random.get_state()
+    _, seeded, *start = numpy.random.RandomState(seed % 2**32).get_state()
+    return rest != start or not numpy.array_equal(keys, seeded)
 
 
 def seed_all(seed: int) -> None:

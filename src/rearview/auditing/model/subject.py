@@ -220,7 +220,9 @@ class Subject:
         self.meter.forwards += 1
         self.meter.positions += rows * time
         if self.state is not None:
-            self.state.restore(values=self.restores_values)
+            # The ops that compare and copy are not the model's.
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                self.state.restore(values=self.restores_values)
         seed_all(self.seed)
         # The auditor computes on the CPU, whatever the default device is; the model runs under its usual one.
         device = nullcontext() if self.device == torch.get_default_device() else self.device

@@ -1,8 +1,10 @@
-"""Ops that raise an exception for some values, and whether the program would catch it.
+"""Exceptions of ops that depend on values, and whether the program would catch them.
 
 Whether an exception occurs depends on the input, so a program that catches one has a branch that the run does not
-show. The ops that may raise are collected during the proof. Then the program is run again and one of them fails on
-purpose: if the program does not stop, it has caught the exception, and nothing is proven.
+show. Ops that may raise and have heard something are collected during the proof, in groups: by the guards around them
+(`guards.py`) or, without a guard, by their line, since Python itself ends a few loops at an IndexError. Then the
+program is run again, and an op of a group fails on purpose: if the program does not stop, it has caught the exception,
+and nothing is proven.
 
 >>> import torch
 >>> from rearview.auditing.proof import prove
@@ -18,7 +20,7 @@ purpose: if the program does not stop, it has caught the exception, and nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -27,19 +29,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rearview.auditing.proof.kernels import definition_of
 from rearview.auditing.proof.op_call import Heard, OpCall
+from rearview.auditing.proof.result import OpLocation
 
-# Names of ops without namespace, overload and the final underscore.
+# The ops with a rule that may raise, without namespace, overload and final underscore. All those without a rule may.
 MAY_FAIL = {
     *("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put", "index_select", "index_add"),
     *("index_copy", "index_fill", "index_reduce", "gather", "take", "put", "scatter", "scatter_add", "scatter_reduce"),
     *("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "embedding_renorm"),
     *("masked_scatter", "nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss", "multilabel_margin_loss"),
     *("_ctc_loss", "multinomial", "bernoulli", "normal", "poisson", "binomial", "geometric", "exponential", "random"),
+    "randint_like",
     *("bincount", "histc", "histogram", "repeat_interleave", "combinations", "max_unpool2d", "max_unpool3d"),
     *("cholesky", "inverse", "cholesky_inverse", "_linalg_check_errors", "_linalg_svd", "_linalg_eigh", "linalg_eig"),
     *("_linalg_eigvals", "linalg_lstsq", "linalg_eigvals", "linalg_ldl_solve", "geqrf", "linalg_pinv"),
     *("_assert_async", "_functional_assert_async", "_assert_scalar", "_async_error", "segment_reduce"),
-    *("_pack_padded_sequence", "_pad_packed_sequence", "grid_sampler_2d", "_cdist_forward", "quantize_per_channel"),
+    *("_pack_padded_sequence", "_pad_packed_sequence", "_cdist_forward", "searchsorted", "linalg_lu_solve"),
 }
 # Another name for the same tensor. Torch makes more of them for sealed tensors than for others, so they do not count.
 RENAMES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -50,10 +54,44 @@ DIVIDE = {"div", "floor_divide", "remainder", "fmod", "true_divide", "__rdiv__"}
 class InjectedFault(IndexError, torch.linalg.LinAlgError, ValueError):  # pyright: ignore[reportPrivateImportUsage]
     """An error that the proof raises in place of an op."""
 
+    is_read = False
+    """Whether the program has read the message, which may decide what it does with the error of the real op."""
+
+    def __str__(self) -> str:
+        self.is_read = True
+        return "raised on purpose, to see whether the program catches it"
+
+    __repr__ = __str__
+
+    @property
+    def args(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (str(self),)
+
+
+class FallibleOps:
+    """The ops of a run that are to fail in turn, by their numbers: the first and the last of each group."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Hashable, tuple[int, int]] = {}
+        self.places: dict[int, OpLocation] = {}
+
+    def add(self, group: Hashable, number: int, place: OpLocation) -> None:
+        first, _ = self.numbers.setdefault(group, (number, number))
+        self.numbers[group] = first, number
+        self.places[number] = place
+
+    def untried(self, tried: set[Hashable]) -> Iterator[tuple[int, OpLocation]]:
+        """The ops of groups that are not among those `tried`, and now are."""
+        for group, numbers in self.numbers.items():
+            if group not in tried:
+                tried.add(group)
+                for number in dict.fromkeys(numbers):
+                    yield number, self.places[number]
+
 
 def may_fail(call: OpCall) -> bool:
-    """Whether the op raises for some values of its inputs."""
-    if call.name in MAY_FAIL:
+    """Whether an op with a rule raises for some values of its inputs."""
+    if call.name in MAY_FAIL or call["check_errors"]:
         return True
     if call.name not in DIVIDE:
         return False
@@ -70,25 +108,26 @@ class OpList(TorchDispatchMode):
         super().__init__()
         self.ops: list[Any] = []
         self.fail_at = fail_at
+        self.fault = InjectedFault()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in RENAMES:
             return func(*args, **(kwargs or {}))
         self.ops.append(func)
         if len(self.ops) - 1 == self.fail_at:
-            raise InjectedFault(f"{func} raised on purpose, to see whether the program catches it")
+            raise self.fault
         # As in the proof, whose operators by definition have the memory layout of the definition.
         definition = definition_of(func)
         return (func if definition is None else definition.run)(*args, **(kwargs or {}))
 
 
 def catches(run: Callable[[Tensor], Any], x: Tensor, number: int) -> bool:
-    """Whether the program goes on when its op `number` raises."""
+    """Whether the program goes on when its op `number` raises, or reads the message before it raises it again."""
     listed = OpList(fail_at=number)
     try:
         with listed:
             run(x)
-    except Exception:
+    except Exception as error:
         # The fault itself, or what the program raises in its place.
-        return False
+        return error is listed.fault and listed.fault.is_read
     return len(listed.ops) > number

@@ -31,7 +31,7 @@ from rearview.auditing.proof.rules.factories import filled, unset
 from rearview.auditing.proof.rules.pointwise import chance, dropout, pointwise
 from rearview.auditing.proof.sealed import SealedSelection, SealedTensor, unsealed
 from rearview.auditing.proof.sets import LOW, WEIGHTS, align, everything, fits, flag, heard
-from rearview.auditing.proof.state import ProofState
+from rearview.auditing.proof.state import ProofState, is_of_numpy, reads_as_constant
 
 # The ops of torch itself, whose schemas say what they write to. Any other op may do anything with what it is given.
 TRUSTED = ("aten", "prims")
@@ -90,7 +90,8 @@ class Interpreter(TorchDispatchMode):
     def step(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         definition = definition_of(func)
         if definition is not None:
-            self.state.assume(definition.assumption)
+            if definition.assumption:
+                self.state.assume(definition.assumption)
             with self.by_parts():
                 return definition.run(*args, **kwargs)
         schema = getattr(func, "_schema", None)
@@ -132,8 +133,8 @@ class Interpreter(TorchDispatchMode):
             for item in call.inputs if torch.Tag.inplace_view not in func.tags else []:
                 if self.state.memory.key(item.value) in touched:
                     item.value = item.value.clone()
-        if may_fail(call) and any(heard(item.sets) for item in call.inputs):
-            self.state.fallible(name, len(self.ops) - 1)
+        if rule is None or may_fail(call):
+            self.state.fallible(call, len(self.ops) - 1)
         try:
             call.out = out = func(*args, **kwargs)
         except Exception:
@@ -141,6 +142,8 @@ class Interpreter(TorchDispatchMode):
                 # The program may catch it, and go another way.
                 self.state.escaped(name)
             raise
+        if random(func):
+            self.state.assume("random numbers are the same in every run, draw by draw")
         if torch.Tag.inplace_view in func.tags:
             self.resized(name, args)
             return out
@@ -165,12 +168,11 @@ class Interpreter(TorchDispatchMode):
         return out
 
     def literal(self, tensor: Tensor) -> None:
-        """torch.tensor(...): numbers in the source of the program."""
-        memory = self.state.memory
-        if tensor.numel() == 1 and self.state.numbers_are_constants:
-            memory.new(tensor, None)
-        # Only the result refers to this memory, unless it is that of numpy, which cannot be resized.
-        memory.record(tensor).exposed = not tensor.untyped_storage().resizable()
+        """torch.tensor(...): numbers in the source of the program. Only the result refers to this memory."""
+        if is_of_numpy(tensor):
+            return
+        constant = self.state.numbers_are_constants and (tensor.numel() == 1 or reads_as_constant(tensor))
+        self.state.memory.new(tensor, None if constant else self.state.unknown(tensor.dim()))
 
     def may_route(self, call: OpCall) -> bool:
         return call.name in STARTS or any(item.tag is not None or item.selected for item in call.inputs)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # A finite number in a mask at or below this means "not heard". Biases by distance (ALiBi) stay far above it.
 STAND_IN = -1e3
+# exp(-104) is 0 in float32: the logarithm of half the smallest subnormal number is -103.97. In half precision exp is
+# computed in float32, and in float64 that logarithm is -745.13.
+UNDERFLOW, UNDERFLOW_DOUBLE = 104.0, 746.0
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +63,11 @@ class Heard:
                 which = constants(self.sets)
                 self._constant = which if bool(which.any()) else False
         return self._constant
+
+    @property
+    def underflow(self) -> float:
+        """How far below the largest score a score must lie for its weight to be 0."""
+        return UNDERFLOW_DOUBLE if self.value.dtype is torch.float64 else UNDERFLOW
 
     def equal_to(self, number: float) -> Tensor | None:
         """Which elements are constants equal to this number, at the full shape; None where there are none."""

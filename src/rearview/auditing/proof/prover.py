@@ -10,14 +10,14 @@
 (True, (), (), ())
 """
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rearview.auditing.model.dispatch import flex_uncompiled
+from rearview.auditing.model.state import GeneratorStates
 from rearview.auditing.proof.faults import OpList, catches
 from rearview.auditing.proof.interpreter import Interpreter
 from rearview.auditing.proof.kernels import plain_biases
@@ -41,11 +41,12 @@ def prove(
     out_time_axis: int = 1,
     out_batch_axis: int | None = None,
     origins: bool = True,
-    faults: bool = True,
+    tried: set[Hashable] | None = None,
 ) -> Proof:
     """Find out who may hear whom in `run(x)`, for every input of this shape and all weights.
 
-    The program is run several times: as it is, on sets, and once for each line at which an op may raise an exception.
+    The program is run several times: as it is, on sets, and once or twice for each place at which it may catch an
+    exception.
 
     Args:
         run: The program. It returns a tensor, or several with the same batch and time.
@@ -55,8 +56,8 @@ def prove(
         out_time_axis: The time axis of the output.
         out_batch_axis: The batch axis of the output; by default that of `x`.
         origins: Whether to keep what each op heard, for `Proof.origin`.
-        faults: Whether to try if the program catches the exceptions of its ops. One proof of a program with this is
-            enough, whatever the shapes of the others are.
+        tried: The places at which other proofs of the program have tried whether it catches exceptions. They are not
+            tried again, and those of this proof are added.
 
     >>> import torch
     >>> proof = prove(lambda x: x[:, 1:] - x[:, :-1], torch.rand(2, 4))
@@ -79,7 +80,7 @@ def prove(
         if ops != interpreter.ops and _unwatched_ops(run, given) != interpreter.ops:
             # The second time, because a program may fill a cache when it is called first.
             state.escaped("a program that runs other ops when it is watched")
-        for number, place in state.fallible_ops.values() if faults else ():
+        for number, place in state.fallible_ops.untried(set() if tried is None else tried):
             if _unwatched(catches, run, given, number):
                 op = f"{place.op}, which may raise an exception that the program catches"
                 state.escapes[OpLocation(op, place.module, place.line)] = 1
@@ -113,9 +114,6 @@ def prove(
     assert hears is not None
     if any(state.memory.selected(tensor) for tensor in found):
         state.escaped("an output whose length is a value")
-    names = state.modules.buffers()
-    buffers = sorted({names[key] for key in state.buffers_read if key in names})
-    read = (f"buffers read as constants: {', '.join(buffers)}",) if buffers else ()
     return Proof(
         traced=hears,
         conditions=tuple(state.conditions.values()),
@@ -128,10 +126,19 @@ def prove(
             f"inputs have the shape {list(given.shape)}; the other arguments and the mode are those of the run",
             *ASSUMPTIONS,
             *state.assumptions,
-            *read,
+            *_constants_read(state),
         ),
         relations=tuple(state.relations),
     )
+
+
+def _constants_read(state: ProofState) -> list[str]:
+    """The tensors from before the run that were read as constants: those of modules by name, others by their line."""
+    names = state.modules.tensors()
+    named = sorted({names[key] for key in state.constants_read if key in names})
+    others = sorted({text for key, text in state.constants_read.items() if key not in names})
+    found = (("buffers", named), ("other tensors", others))
+    return [f"{kind} read as constants: {', '.join(texts)}" for kind, texts in found if texts]
 
 
 def _unwatched_ops(run: Callable[[Tensor], Any], x: Tensor) -> list[Any]:
@@ -147,13 +154,12 @@ def _unwatched_ops(run: Callable[[Tensor], Any], x: Tensor) -> list[Any]:
 
 def _unwatched(do: Callable[..., Any], run: Callable[[Tensor], Any], x: Tensor, *rest: object) -> Any:
     """Run the program as the proof does, but not on sets, and leave the input and the random generators alone."""
-    python, generator = random.getstate(), torch.get_rng_state()
+    generators = GeneratorStates()
     try:
         with torch.no_grad(), flex_uncompiled(), plain_biases(), Substitutes():
             return do(run, x.detach().clone(memory_format=torch.contiguous_format), *rest)
     finally:
-        random.setstate(python)
-        torch.set_rng_state(generator)
+        generators.restore()
 
 
 def axes_of(x: Tensor, time_axis: int, batch_axis: int | None) -> tuple[int, int | None]:

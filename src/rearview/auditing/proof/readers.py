@@ -58,10 +58,11 @@ def one_hot(func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def reads_length(func: Any, name: str) -> bool:
-    """Whether a function such as torch.numel, or the getter of an attribute, reads the length of its argument."""
+    """Whether a function such as torch.numel, an op, or the getter of an attribute reads the length of its argument."""
     if name == "__get__":
         return getattr(getattr(func, "__self__", None), "__name__", "") in LENGTH_ATTRIBUTES
-    return name in LENGTHS
+    # An op is called, for example, sym_size.int. Those that read sizes do not reach a dispatch mode.
+    return name.partition(".")[0].removeprefix("sym_") in LENGTHS
 
 
 class Readers(Substitutes):
@@ -80,7 +81,7 @@ class Readers(Substitutes):
                 if args[1].dtype is torch.int64:
                     args = self.with_value(name, args)
         elif name in READERS and args and isinstance(args[0], Tensor) and not isinstance(args[0], SealedTensor):
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 self.read(name, args[0])
         elif name == "__set__" and len(args) > 1 and isinstance(args[1], SealedTensor):
             with torch._C.DisableTorchFunction():
@@ -115,6 +116,6 @@ class Readers(Substitutes):
         if value.layout is not torch.strided or heard(state.memory.read(value)):
             state.escaped(name, [None if value.layout is not torch.strided else state.memory.read(value)])
         elif state.memory.read(value) is not None:
-            state.numbers_are_constants = False
+            state.weights_are_read(as_numbers=True)
         if name not in COPIES and value.layout is torch.strided:
             state.memory.record(value).exposed = True

@@ -44,7 +44,7 @@ class Condition:
     place: OpLocation
     fill: float
     margin: float
-    bound: float = 104.0
+    bound: float
     count: int = 1
 
     def __str__(self) -> str:
@@ -120,7 +120,8 @@ ASSUMPTIONS = (
     "nothing that was computed from the input before the run enters it, as another argument or as state",
     "numbers and arrays that the program holds outside of tensors are part of the program",
     "the program does the same whether or not a torch dispatch mode watches it",
-    "only ops that index, sample, factorize or divide integers raise exceptions that depend on values",
+    "of the ops with a rule, only those that index, search, sample, factorize or divide integers raise exceptions that "
+    "depend on values",
 )
 
 

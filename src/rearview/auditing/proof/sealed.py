@@ -30,8 +30,8 @@ READERS = (
     *("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage"),
     *("__reduce_ex__", "apply_", "map_", "map2_", "share_memory_", "__repr__", "__format__"),
 )
-# Methods that read the length of a tensor. "shape" and "nbytes" are attributes.
-LENGTHS = ("size", "__len__", "numel", "nelement", "__iter__", "stride")
+# Methods that read the length of a tensor, or tell whether it is at most 1. "shape" and "nbytes" are attributes.
+LENGTHS = ("size", "__len__", "numel", "nelement", "__iter__", "stride", "is_contiguous", "dim_order")
 LENGTH_ATTRIBUTES = ("shape", "nbytes")
 
 

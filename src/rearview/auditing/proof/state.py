@@ -21,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from rearview.auditing.model.module_stack import ModuleStack
+from rearview.auditing.proof.faults import FallibleOps
+from rearview.auditing.proof.guards import active_guards
 from rearview.auditing.proof.memory import Memory
 from rearview.auditing.proof.op_call import STAND_IN, OpCall, tensors
 from rearview.auditing.proof.result import Condition, OpLocation, OpRelation
@@ -44,12 +46,13 @@ class ProofState:
         # Until a weight has become a Python number, numbers in the program are constants.
         self.numbers_are_constants = True
         self.assumptions: dict[str, None] = {}
-        self.buffers_read: dict[int, None] = {}
+        self.constants_read: dict[int, str] = {}
+        """Tensors from before the run that are read as constants, in words, by their storage."""
         self.conditions: dict[OpLocation, Condition] = {}
         self.escapes: dict[OpLocation, int] = {}
         self.escaped_times: dict[OpLocation, set[int]] = {}
         self.unknown_ops: dict[OpLocation, int] = {}
-        self.fallible_ops: dict[tuple[str, str], tuple[int, OpLocation]] = {}
+        self.fallible_ops = FallibleOps()
         self.relations: list[OpRelation] = []
         self.origins = origins
         sets = sources(batch=batch, time=self.time).to(x.device)
@@ -83,14 +86,13 @@ class ProofState:
         file, line = current_line()
         return OpLocation(name, f"{path} ({kind})" if path else kind, f"{shown(file)}:{line}" if file else "")
 
-    def condition(self, call: OpCall, *, margin: float, fill: float) -> None:
-        """Record that masked scores, up to `fill`, must stay this far below the others."""
+    def condition(self, call: OpCall, *, margin: float, fill: float, bound: float) -> None:
+        """Record that masked scores, up to `fill`, must stay at least `bound` below the others; now it is `margin`."""
         place = self.place(call.name)
-        old = self.conditions.get(place)
-        if old is None:
-            self.conditions[place] = Condition(place, fill, margin)
-        else:
-            self.conditions[place] = Condition(place, max(fill, old.fill), min(margin, old.margin), count=old.count + 1)
+        old = self.conditions.get(place, Condition(place, fill, margin, bound, count=0))
+        self.conditions[place] = Condition(
+            place, max(fill, old.fill), min(margin, old.margin), max(bound, old.bound), count=old.count + 1
+        )
 
     def escape(self, call: OpCall) -> list[Tensor | None]:
         """A value decides a shape or the control flow: an escape, unless it comes from weights or constants only."""
@@ -114,10 +116,11 @@ class ProofState:
         place = self.place(name)
         self.unknown_ops[place] = self.unknown_ops.get(place, 0) + 1
 
-    def fallible(self, name: str, number: int) -> None:
-        """Record that op `number` of the run may raise for other inputs; one op for each line of source."""
-        place = self.place(name)
-        self.fallible_ops.setdefault((place.op, place.line), (number, place))
+    def fallible(self, call: OpCall, number: int) -> None:
+        """Record that op `number` of the run may raise for other inputs."""
+        if any(heard(item.sets) for item in call.inputs):
+            place = self.place(call.name)
+            self.fallible_ops.add(active_guards() or (place.op, place.line), number, place)
 
     def write(self, tensor: Tensor, sets: Tensor | None) -> None:
         """Give the elements of a tensor these sets."""
@@ -136,10 +139,14 @@ class ProofState:
             return self.escape(call)
         unsure = [item for item in call.inputs if not item.is_constant]
         if unsure:
-            self.assume("branches that depend on weights or on random numbers are taken as in this run")
-        if any(item.value.dtype is not torch.bool for item in unsure):
-            self.numbers_are_constants = False
+            self.weights_are_read(as_numbers=any(item.value.dtype is not torch.bool for item in unsure))
         return []
+
+    def weights_are_read(self, *, as_numbers: bool) -> None:
+        """Python reads weights or random numbers; if not only whether they are true, any number may depend on them."""
+        self.assume("branches and sizes that depend on weights or on random numbers are as in this run")
+        if as_numbers:
+            self.numbers_are_constants = False
 
     def all_of(self, call: OpCall) -> list[Tensor | None]:
         """Every element of the outputs hears everything that any element of the inputs heard."""
@@ -152,18 +159,27 @@ class ProofState:
 
     def outside(self, tensor: Tensor) -> Tensor | None:
         """The sets of a tensor from before the run."""
-        if isinstance(tensor, nn.Parameter):
+        key = self.memory.key(tensor)
+        # A view of a parameter is a weight, and so may be what numpy has computed from a weight.
+        is_weight = isinstance(tensor, nn.Parameter) or key in self.modules.parameters()
+        if is_weight or (is_of_numpy(tensor) and not self.numbers_are_constants) or not reads_as_constant(tensor):
             return self.unknown(0)
-        # The whole storage decides, whichever part of it is seen first.
-        length = tensor.untyped_storage().nbytes() // tensor.element_size()
-        whole = tensor.numel() == length
-        if (whole and is_triangular(tensor)) or (
-            is_constant(tensor) and (whole or is_constant(tensor.detach().as_strided((length,), (1,), 0)))
-        ):
-            if tensor.is_floating_point() or tensor.dtype is torch.bool:
-                self.buffers_read[self.memory.key(tensor)] = None
-            return None
-        return self.unknown(0)
+        line = self.place("").line
+        self.constants_read[key] = f"a tensor {list(tensor.shape)}{f' at {line}' if line else ''}"
+        return None
+
+
+def is_of_numpy(tensor: Tensor) -> bool:
+    """Whether its memory belongs to numpy, or to another library: torch cannot resize it."""
+    return not tensor.untyped_storage().resizable()
+
+
+def reads_as_constant(tensor: Tensor) -> bool:
+    """Whether a tensor from before the run is constant; its whole storage decides, whichever part is seen first."""
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if tensor.numel() == length:
+        return is_triangular(tensor) or is_constant(tensor)
+    return is_constant(tensor) and is_constant(tensor.detach().as_strided((length,), (1,), 0))
 
 
 def is_triangular(tensor: Tensor) -> bool:

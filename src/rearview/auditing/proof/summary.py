@@ -15,6 +15,7 @@ length up to the given one in a full audit. It never claims a length at which it
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from rearview.auditing.context import AuditContext
 from rearview.auditing.contract import in_words
 from rearview.auditing.evidence.rounding import brief
+from rearview.auditing.model.state import drawn_outside_of_torch
 from rearview.auditing.model.subject import Subject
 from rearview.auditing.proof.prover import prove
 from rearview.auditing.proof.result import Proof
@@ -49,7 +51,8 @@ def summarize_proof(context: AuditContext) -> ProofSummary:
     whole = context.subject.time
     if subject is None:
         return timed(_failed(f"{whole:,} positions are too many for a proof, and the model does not run with fewer"))
-    attempt = _attempt(context, subject, items)
+    tried: set[Hashable] = set()
+    attempt = _attempt(context, subject, items, tried)
     if isinstance(attempt, str):
         return timed(_failed(attempt))
     summary = attempt.summary()
@@ -62,7 +65,7 @@ def summarize_proof(context: AuditContext) -> ProofSummary:
     if subject.time < whole:
         why = f"proven for the first {subject.time} positions only: {whole:,} are too many for a proof"
         return timed(replace(summary, status="not proven", why=why))
-    return timed(_at_other_lengths(context, subject, items, summary))
+    return timed(_at_other_lengths(context, subject, items, summary, tried))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,20 +139,25 @@ class _Attempt:
         return tuple(found)
 
 
-def _attempt(context: AuditContext, subject: Subject, items: Tensor, *, again: bool = False) -> _Attempt | str:
-    """The proof at one shape, or why it failed."""
+def _attempt(context: AuditContext, subject: Subject, items: Tensor, tried: set[Hashable]) -> _Attempt | str:
+    """The proof at one shape, or why it failed. `tried`: see `prove`."""
     length = subject.time
     contract = context.contract if length == context.subject.time else context.contract_at(length)
     if contract is None:
         return "the contract is not defined at this length"
     visible = ~contract.forbidden[items] | ~context.subject.real[items][:, :length].unsqueeze(-1)
+    # What the model keeps at its first call, such as a mask, must be computed where the proof sees it.
+    subject = replace(subject, restores_values=True)
     try:
         # Most proofs succeed, and then the first op that heard a position need not be known.
-        attempt = _Attempt(subject, visible, prove(subject.run, subject.x, origins=False, faults=not again))
+        attempt = _Attempt(subject, visible, prove(subject.run, subject.x, origins=False, tried=tried))
         if not attempt.holds and attempt.is_traceable:
-            attempt = replace(attempt, proof=prove(subject.run, subject.x))
+            attempt = replace(attempt, proof=prove(subject.run, subject.x, tried=tried))
     except RearviewError as error:
         return f"the proof stopped with {brief(error)}"
+    if drawn_outside_of_torch(subject.seed):
+        drawn = "draws from the generators of Python and numpy are those of this run"
+        attempt = replace(attempt, proof=replace(attempt.proof, assumptions=(*attempt.proof.assumptions, drawn)))
     return attempt
 
 
@@ -212,7 +220,9 @@ def _contradictions(hears: Hears | None, attempt: _Attempt, items: Tensor) -> tu
     return tuple(found)
 
 
-def _at_other_lengths(context: AuditContext, subject: Subject, items: Tensor, summary: ProofSummary) -> ProofSummary:
+def _at_other_lengths(
+    context: AuditContext, subject: Subject, items: Tensor, summary: ProofSummary, tried: set[Hashable]
+) -> ProofSummary:
     """The same summary with the lengths that are proven as well, and why another is not."""
     proven: list[int] = []
     elsewhere = ""
@@ -220,7 +230,7 @@ def _at_other_lengths(context: AuditContext, subject: Subject, items: Tensor, su
     for length in other_lengths(subject.time, full=context.full):
         # Two items show whether items hear each other.
         rows = items[[0, 0]] if subject.batch == 1 and context.batched else items
-        attempt = _shorter(context, subject, rows, length)
+        attempt = _shorter(context, subject, rows, length, tried)
         if isinstance(attempt, _Attempt) and attempt.holds:
             proven.append(length)
             conditions += [text for text in attempt.summary().conditions if not summary.conditions]
@@ -231,14 +241,16 @@ def _at_other_lengths(context: AuditContext, subject: Subject, items: Tensor, su
     return replace(found, status="conditional" if conditions else found.status, why=_claim(found))
 
 
-def _shorter(context: AuditContext, subject: Subject, items: Tensor, length: int) -> _Attempt | str:
+def _shorter(
+    context: AuditContext, subject: Subject, items: Tensor, length: int, tried: set[Hashable]
+) -> _Attempt | str:
     """The proof with fewer positions."""
     x = subject.x[:, :length]
     try:
         there = subject.at(x if len(items) == len(x) else x.expand(len(items), *x.shape[1:]))
     except RearviewError as error:
         return brief(error)
-    return _attempt(context, there, items, again=True)
+    return _attempt(context, there, items, tried)
 
 
 def other_lengths(length: int, *, full: bool) -> list[int]:

@@ -19,9 +19,6 @@ from rearview.auditing.proof.op_call import Heard, OpCall
 from rearview.auditing.proof.rules.registry import rule
 from rearview.auditing.proof.sets import align, everything, forget, join, over, unmark
 
-# exp(-104) is 0 in float32: the logarithm of half the smallest subnormal number is -103.97.
-UNDERFLOW = 104.0
-
 
 def hidden(call: OpCall, scores: Heard, weights: Tensor | None, dim: int) -> Tensor | None:
     """Which scores certainly get weight 0 in a softmax along `dim`; None where there are none."""
@@ -34,11 +31,12 @@ def hidden(call: OpCall, scores: Heard, weights: Tensor | None, dim: int) -> Ten
     top = value.masked_fill(~ordinary, float("-inf")).amax(dim=dim, keepdim=True)
     margin = top - value
     # In a row without an ordinary score top is -inf; there a finite mask hides nothing.
-    under = low & (top > float("-inf")) & (margin >= UNDERFLOW)
+    bound = scores.underflow
+    under = low & (top > float("-inf")) & (margin >= bound)
     if weights is not None:
         under = under & (weights == 0)
     if bool(under.any()):
-        call.state.condition(call, margin=margin[under].min().item(), fill=value[under].max().item())
+        call.state.condition(call, margin=margin[under].min().item(), fill=value[under].max().item(), bound=bound)
         gone = under if gone is None else gone | under
     return gone
 
@@ -159,7 +157,8 @@ def join_masks(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 def stand_ins(call: OpCall, query: Heard, key: Heard, mask: Heard, low: Tensor, gone: Tensor | None) -> Tensor | None:
     """Keys that finite numbers in the mask hide, given the scores as they are now."""
     scale = call["scale"] if call["scale"] is not None else query.shape[-1] ** -0.5
-    scores = query.value.float() @ key.value.float().transpose(-1, -2) * scale + mask.value
+    kind = torch.promote_types(query.value.dtype, torch.float32)
+    scores = query.value.to(kind) @ key.value.to(kind).transpose(-1, -2) * scale + mask.value.to(kind)
     if gone is not None:
         scores = scores.masked_fill(gone, float("-inf"))
     sets = call.state.unknown(scores.dim())

@@ -167,7 +167,7 @@ def exponential(call: OpCall) -> Tensor | None:
         zero = low & (call.out == 0)
         if bool(zero.any()):
             highest = argument.value[zero].max().item()
-            call.state.condition(call, margin=-highest, fill=highest)
+            call.state.condition(call, margin=-highest, fill=highest, bound=argument.underflow)
             sets = silence(sets, zero, ndim=call.out.dim())
     return sets
 
