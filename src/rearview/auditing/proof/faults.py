@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from rearview.auditing.model.dispatch import OpMode
 from rearview.auditing.proof.kernels import definition_of
 from rearview.auditing.proof.op_call import Heard, OpCall
 from rearview.auditing.proof.result import OpLocation
@@ -99,10 +99,8 @@ def may_fail(call: OpCall) -> bool:
     return isinstance(divisor, Heard) and not divisor.value.is_floating_point() and not divisor.value.is_complex()
 
 
-class OpList(TorchDispatchMode):
+class OpList(OpMode):
     """Lists the ops that a program calls and, if `fail_at` is given, raises in place of that one."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, fail_at: int | None = None):
         super().__init__()

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from rearview.auditing.model.dispatch import flex_uncompiled
+from rearview.auditing.model.dispatch import OpMode, flex_uncompiled
 from rearview.auditing.proof.faults import RENAMES, may_fail
 from rearview.auditing.proof.kernels import definition_of, plain_biases
 from rearview.auditing.proof.op_call import Heard, OpCall, tensors
@@ -41,10 +40,8 @@ SHAPES = {"is_same_size", "_has_same_storage_numel", "is_set_to"}
 NOT_CONSTANT = (unset, chance, dropout, filled)
 
 
-class Interpreter(TorchDispatchMode):
+class Interpreter(OpMode):
     """The dispatch mode that sees every op of the run, and keeps the state up to date."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, state: ProofState):
         super().__init__()
