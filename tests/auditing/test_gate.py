@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +17,7 @@ from rearview.auditing.model.budget import BudgetSpent, TimeBudget
 from rearview.auditing.model.fingerprint import fingerprint_of
 from rearview.auditing.model.threads import threads_for
 from rearview.errors import BadArgument
-from tests.auditing.zoo import DIM, LM, VOCAB, Causal, NoMask, tokens
+from tests.auditing.zoo import DIM, LM, TIME, VOCAB, Causal, NoMask, tokens
 
 
 class Slow(nn.Module):
@@ -49,7 +51,7 @@ def test_a_budget_that_is_too_small_for_one_run():
     with pytest.raises(BadArgument) as caught:
         audit(Slow(0.2), tokens(), budget=0.01)
     assert str(caught.value) == "budget: expected more seconds than the first runs of the model take, got 0.01."
-    for wrong in (0, -1, True, "long"):
+    for wrong in (0, -1, True, "long", float("nan")):
         with pytest.raises(BadArgument, match=r"^budget: expected a number of seconds above 0, or None, got "):
             TimeBudget(wrong)  # pyright: ignore[reportArgumentType]
 
@@ -65,6 +67,61 @@ def test_a_spent_budget_stops_a_module_and_no_except_catches_it():
         careless()
     # The hook is gone.
     nn.Identity()(torch.zeros(1))
+
+
+def hanging(wait: Callable[[], None], after: int) -> Callable[[Tensor], Tensor]:
+    """A model that does not come back after some calls, and calls no module on the way."""
+    model, calls = LM(Causal()), []
+
+    def run(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        while len(calls) > after:
+            wait()
+        return model(x)
+
+    return run
+
+
+@pytest.mark.parametrize("wait", [lambda: time.sleep(100), lambda: None], ids=["sleeps", "loops"])
+@pytest.mark.parametrize("after", [0, 12])
+def test_a_model_that_hangs_is_stopped(wait, after: int):
+    started = time.perf_counter()
+    if after == 0:
+        with pytest.raises(BadArgument, match=r"^budget: expected more seconds than the first runs of the model take"):
+            audit(hanging(wait, after), tokens(), budget=1)
+    else:
+        report = audit(hanging(wait, after), tokens(), budget=1)
+        assert report.verdict is Verdict.INCONCLUSIVE
+        assert "the time budget of 1 s was spent" in report.why
+    assert time.perf_counter() - started < 10
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+def test_an_alarm_of_somebody_else_is_left_alone():
+    def handler(number: int, frame: object) -> None:
+        pytest.fail("it is far away")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1000)
+        assert audit(LM(Causal()), tokens(), budget=100).verdict is Verdict.PROVEN
+        assert signal.getsignal(signal.SIGALRM) is handler
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 800
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_the_line_has_conditions_and_assumptions():
+    low = audit(LM(Causal("finite")), tokens())
+    assert low.verdict is Verdict.PROVEN
+    assert low.proof is not None
+    assert f"  if {low.conditions[0]}" in low.line
+    assert low.line.endswith(f"  assuming {'; '.join(low.proof.assumptions)}")
+    held = audit(LM(Causal()), tokens(), prove=False).line
+    assert held.endswith(f"  if it was tried on inputs like those given, with {TIME} positions, on these kernels")
+    assert " if " not in audit(LM(NoMask()), tokens()).line
 
 
 def test_small_models_run_on_one_thread():

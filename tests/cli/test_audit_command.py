@@ -65,6 +65,15 @@ def slow():
             return super().forward(x)
     return Slow(4, 4, batch_first=True), torch.randn(2, 8, 4)
 
+def leaves():
+    class Leaves(nn.GRU):
+        def forward(self, x):
+            raise SystemExit(0)
+    return Leaves(4, 4, batch_first=True), torch.randn(2, 8, 4)
+
+def leaves_at_once():
+    raise SystemExit(0)
+
 def other_call():
     call = lambda model, x: model(x.transpose(0, 1))[0].transpose(0, 1)
     return {"model": nn.GRU(4, 4), "inputs": torch.randn(2, 8, 4), "call": call}
@@ -122,6 +131,7 @@ def test_a_gate_is_one_line_and_a_file(rearview, models: str, tmp_path: Path, mo
     whole = json.loads((tmp_path / "gate.json").read_text())
     assert (whole["verdict"], whole["exit_code"], whole["must_prove"]) == ("PROVEN", 0, True)
     assert whole["fingerprint"]["weights"][:12] in line
+    assert line.endswith(f"  assuming {'; '.join(whole['proof']['assumptions'])}")
     assert len(whole["fingerprint"]["code"]) == 64
     assert whole["proof"]["assumptions"]
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -173,6 +183,19 @@ def test_a_model_that_fails_is_no_leak(rearview, models: str, function: str):
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err
     assert ("out of cheese" if function == "fails" else "KeyError: 'no state'") in done.err
+
+
+@pytest.mark.parametrize("function", ["leaves", "leaves_at_once"])
+def test_a_model_that_exits_is_no_pass(rearview, models: str, function: str):
+    done = rearview("audit", f"{models}:{function}", "--gate")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "rearview: the model, or the function that builds it, called sys.exit(0)\n"
+
+
+def test_a_closed_output_is_no_leak(process, models: str):
+    code = "import os; os.close(1); import sys; sys.stdout = None; from rearview.cli import main; main()"
+    done = process("audit", f"{models}:clean", "--gate", code=code)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

@@ -147,9 +147,19 @@ def frames_of_program() -> Iterator[FrameType]:
             yield frame
 
 
+def is_inside_program(innermost: FrameType | None) -> bool:
+    """Is a line of the audited program running, and neither one of torch nor one of the auditor?"""
+    if innermost is None or innermost.f_code.co_filename.startswith(MACHINERY):
+        return False
+    return any(frame.f_code in ENTRIES for frame in _outward(innermost))
+
+
 def _frames() -> Iterator[FrameType]:
     """The frames that are running, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
+    return _outward(sys._getframe(1))
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -161,6 +161,9 @@ def _without_traceback() -> Iterator[None]:
         where = f" ({error.filename})" if error.filename else ""
         _discard_output()
         raise AuditStopped(f"{error.strerror or error}{where}. The report was not written.") from error
+    except SystemExit as error:
+        # Its code would be taken for a verdict, and 0 for a pass.
+        raise AuditStopped(f"the model, or the function that builds it, called sys.exit({error.code!r})") from error
     except Exception as error:
         # The code of the model may raise anything, also while its result is loaded, hashed or drawn.
         at = traceback.extract_tb(error.__traceback__)[-1]

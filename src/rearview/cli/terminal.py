@@ -9,6 +9,7 @@ causal()  ·  1 query x 1 key  ·  100.0 % visible
 
 import codecs
 import io
+import os
 import sys
 
 from rich.console import Console
@@ -66,8 +67,11 @@ def show(drawing: Drawing) -> None:
 
 
 def prepare_output() -> None:
-    """Replace characters that the output cannot encode, instead of failing."""
+    """Replace characters that the output cannot encode, and discard output where it is closed, instead of failing."""
     codecs.register_error("stand-in", _stand_in)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="stand-in")

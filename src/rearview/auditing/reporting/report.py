@@ -253,7 +253,7 @@ class Report:
 
     @property
     def line(self) -> str:
-        """The report in one line: verdict, model, contract, hashes, time.
+        """The report in one line: verdict, model, contract, hashes, time, conditions and assumptions.
 
         >>> Report(Verdict.HELD, "", "causal()", "GPT", {"batch": 2, "time": 8}, "quick", (), ()).line
         'HELD  GPT  against causal()  batch 2  time 8  0.00 s'
@@ -262,7 +262,14 @@ class Report:
         hashes = [f"{name} {digest[:12]}" for name, digest in self.fingerprint.items() if digest]
         where = [f"at {shown(self.place.file)}:{self.place.line}"] if self.place is not None and self.place.file else []
         parts = [self.verdict.value, self.subject, f"against {self.contract}", *where, *sizes, *hashes]
-        return "  ".join([*parts, f"{self.cost.seconds:.2f} s"])
+        return "  ".join([*parts, f"{self.cost.seconds:.2f} s", *self._provisos()])
+
+    def _provisos(self) -> list[str]:
+        """What a verdict that passes depends on, a phrase each."""
+        assumed = self.proof.assumptions if self.proof is not None and self.verdict is Verdict.PROVEN else ()
+        conditions = self.conditions if self.verdict.ok else ()
+        found = {"if": conditions, "assuming": assumed}
+        return [f"{word} {' '.join('; '.join(texts).split())}" for word, texts in found.items() if texts]
 
     @property
     def annotations(self) -> list[str]:
