@@ -112,6 +112,29 @@ def test_tokens_are_drawn_from_the_vocabulary():
 # What is refused.
 
 
+def test_a_model_that_fails_when_it_is_called_again():
+    calls = []
+
+    def once(x: Tensor) -> Tensor:
+        calls.append(x)
+        if len(calls) > 1:
+            raise ValueError("only once")
+        return x.cumsum(1)
+
+    with pytest.raises(ModelFailed, match=r"once fails on its own inputs .*ValueError: only once"):
+        audit(once, torch.randn(2, 6))
+
+
+def test_lazy_and_sparse_parameters():
+    with pytest.raises(BadArgument) as caught:
+        audit(nn.LazyLinear(4), torch.randn(2, 6, 4))
+    expected = "model: expected initialized parameters, got a lazy module. Call the model once before the audit."
+    assert str(caught.value) == expected
+    sparse = LM(Causal())
+    sparse.register_parameter("unused", nn.Parameter(torch.eye(3).to_sparse(), requires_grad=False))
+    assert audit(sparse, tokens()).verdict is Verdict.PROVEN
+
+
 def test_a_model_that_fails_on_its_own_inputs():
     class Broken(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -245,6 +268,46 @@ def test_the_model_is_as_it_was():
     assert model.embed.weight.requires_grad
     assert model.embed.weight.grad is None
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class ChangesEverything(nn.Module):
+    """It writes to what it holds, however deep, replaces parameters, and leaves hooks and gradients behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixer, self.scale, self.shift = LM(Causal()), nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+        self.held = {"keys": [torch.zeros(2)], "counts": {"calls": 0}}
+        self.pair, self.array = (torch.zeros(1), 3), numpy.zeros(2)
+        self.scale.grad = torch.ones(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.held["keys"][0].add_(1)
+        self.held["counts"]["calls"] += 1
+        self.held["keys"].append(torch.ones(2))
+        self.pair[0].add_(1)
+        self.array += 1
+        with torch.enable_grad():
+            (self.scale * 2).sum().backward()
+        self.scale.data = torch.full((1,), 2.0)
+        self.shift = nn.Parameter(torch.ones(1))
+        self.mixer.register_forward_hook(lambda module, args, output: None)
+        return self.mixer(x) * self.scale.detach()
+
+
+def test_what_a_model_changes_deep_inside_is_restored():
+    model = ChangesEverything()
+    scale, shift, gradient = model.scale, model.shift, model.scale.grad
+    assert audit(model, tokens()).ok
+    assert model.scale is scale
+    assert model.shift is shift
+    assert (scale.item(), shift.item()) == (1.0, 0.0)
+    assert scale.grad is gradient
+    assert gradient is not None
+    assert gradient.item() == 1.0
+    assert [key.tolist() for key in model.held["keys"]] == [[0.0, 0.0]]
+    assert model.held["counts"] == {"calls": 0}
+    assert (model.pair[0].item(), model.array.tolist()) == (0.0, [0.0, 0.0])
+    assert not model.mixer._forward_hooks
 
 
 class SwitchesItself(nn.Module):

@@ -23,7 +23,7 @@ from rearview.auditing.evidence.probe import Prober, difference, scale_of
 from rearview.auditing.evidence.rounding import Judge
 from rearview.auditing.model.budget import TimeBudget
 from rearview.auditing.model.decoding import CacheAdapter
-from rearview.auditing.model.subject import Subject
+from rearview.auditing.model.subject import ModelFailed, Subject
 from rearview.auditing.reporting.report import Check, Hears
 from rearview.errors import RearviewError
 from rearview.masks import Mask
@@ -74,11 +74,11 @@ class AuditContext:
         cache = options.pop("cache", None)
         subject = Subject.of(model, inputs, call, **options)
         contract = Contract.of(mask, batch=subject.batch, time=subject.time)
-        first, second = subject.run(), subject.run()
+        first, second = _run(subject), _run(subject)
         if not _alike(first, second) and subject.state is not None and subject.state.changed:
             # It keeps state in buffers or attributes, which can be restored before each run.
             subject = replace(subject, restores_values=True)
-            first, second = subject.run(), subject.run()
+            first, second = _run(subject), _run(subject)
         repeated = 0.0 if _alike(first, second) else float(difference(first, second)[0].max())
         return cls(
             subject=subject,
@@ -90,7 +90,7 @@ class AuditContext:
             step=step,
             loss=loss,
             repeated=repeated,
-            random=not _alike(first, replace(subject, seed=seed + 1).run()),
+            random=not _alike(first, _run(replace(subject, seed=seed + 1))),
             batched=_takes_batches(subject, first),
         )
 
@@ -141,6 +141,14 @@ class AuditContext:
         rows = self.contract.forbidden & self.subject.real.unsqueeze(-1)
         kinds = [item for item in range(len(rows)) if not any(torch.equal(rows[item], rows[n]) for n in range(item))]
         return kinds[: 8 if self.full else 3]
+
+
+def _run(subject: Subject) -> Tensor:
+    try:
+        return subject.run()
+    except Exception as error:
+        # A model may fail when it is called again.
+        raise ModelFailed(subject.model, list(subject.x.shape), error) from error
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

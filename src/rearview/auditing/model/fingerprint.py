@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rearview.auditing.model.state import modules_of
+from rearview.auditing.model.state import bytes_of, modules_of
 
 # Larger models are not hashed unless it is asked for: it takes about a second per gigabyte.
 MOST_BYTES = 1 << 28
@@ -36,7 +36,7 @@ def fingerprint_of(model: object, *functions: object, always: bool = False) -> d
     """
     modules = modules_of(model)
     tensors: dict[str, Tensor] = dict(modules[0].state_dict()) if modules else {}
-    small = sum(value.nbytes for value in tensors.values() if isinstance(value, Tensor)) <= MOST_BYTES
+    small = sum(bytes_of(value) for value in tensors.values() if isinstance(value, Tensor)) <= MOST_BYTES
     code = [type(module) for module in modules] + [one for one in (model, *functions) if not isinstance(one, nn.Module)]
     return {"weights": _of_tensors(tensors) if tensors and (small or always) else "", "code": _of_files(code)}
 

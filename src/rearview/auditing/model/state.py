@@ -19,33 +19,38 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter
+
+from rearview.errors import BadArgument
 
 # Parameters are copied up to this many bytes. Few models write to their parameters in a forward pass.
 MOST_BYTES_COPIED = 1 << 28
-# What every module has. Hooks are the auditor's business, and so is the mode.
+# Containers within containers are copied down to this depth.
+DEEPEST = 4
+# What every module has. Its parameters, its hooks and its mode are restored after the audit.
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 Flag = bool | str | None
 
 
 @contextmanager
 def preserved_state(model: object) -> Iterator[None]:
-    """Restore modules, attributes, mode, buffers, parameters, gradients, generators and threads on exit."""
+    """Restore modules, attributes, hooks, mode, buffers, parameters, gradients, generators and threads on exit."""
     generators, threads = GeneratorStates(), torch.get_num_threads()
     dtype = torch.get_default_dtype()
     modules = modules_of(model)
     training = [module.training for module in modules]
+    registered = [_Registered(module) for module in modules]
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
-    flags = [(parameter.requires_grad, parameter.grad) for parameter in parameters]
-    small = sum(parameter.nbytes for parameter in parameters) <= MOST_BYTES_COPIED
-    saved = [parameter.detach().clone() for parameter in parameters] if small else []
-    versions = [parameter._version for parameter in parameters]
+    _check_initialized(parameters)
+    small = sum(bytes_of(parameter) for parameter in parameters) <= MOST_BYTES_COPIED
+    saved = [_SavedParameter(parameter, with_values=small) for parameter in parameters]
     state = ModelState(model)
     try:
         yield
@@ -53,17 +58,65 @@ def preserved_state(model: object) -> Iterator[None]:
         state.restore(values=True)
         for module, was in zip(modules, training, strict=True):
             module.training = was
-        for parameter, (requires_grad, gradient) in zip(parameters, flags, strict=True):
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = gradient
-        with torch.no_grad():
-            for parameter, value, version in zip(parameters, saved, versions[: len(saved)], strict=True):
-                if parameter._version != version:
-                    parameter.copy_(value)
+        for each in (*registered, *saved):
+            each.restore()
         generators.restore()
         torch.set_default_dtype(dtype)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+
+
+class _Registered:
+    """The parameters and the hooks of one module, by identity."""
+
+    def __init__(self, module: nn.Module):
+        names = [] if isinstance(module, torch.jit.ScriptModule) else OF_EVERY_MODULE - {"_modules", "_buffers"}
+        held = [vars(module)[name] for name in names if isinstance(vars(module).get(name), dict)]
+        self.saved = [(each, each.copy()) for each in held]
+
+    def restore(self) -> None:
+        for held, saved in self.saved:
+            if list(held) != list(saved) or any(held[name] is not saved[name] for name in saved):
+                held.clear()
+                held.update(saved)
+
+
+class _SavedParameter:
+    """The memory of a parameter, its gradient and, with `with_values`, what they hold."""
+
+    def __init__(self, parameter: nn.Parameter, *, with_values: bool):
+        self.parameter, self.data = parameter, parameter.data
+        self.requires_grad, self.gradient, self.version = parameter.requires_grad, parameter.grad, parameter._version
+        self.values = parameter.detach().clone() if with_values else None
+        self.gradient_values = _copied(parameter.grad) if with_values else parameter.grad
+
+    def restore(self) -> None:
+        parameter = self.parameter
+        if not _shares_memory(parameter, self.data):
+            parameter.data = self.data
+        parameter.requires_grad_(self.requires_grad)
+        parameter.grad = self.gradient
+        _put_back(self.gradient, self.gradient_values)
+        if self.values is not None and parameter._version != self.version:
+            with torch.no_grad():
+                parameter.copy_(self.values)
+
+
+def _check_initialized(parameters: Sequence[nn.Parameter]) -> None:
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
+        advice = "Call the model once before the audit."
+        raise BadArgument("model", expected="initialized parameters", got="a lazy module", advice=advice)
+
+
+def _shares_memory(a: Tensor, b: Tensor) -> bool:
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return a.layout is b.layout
+    return a.dtype is b.dtype and a.shape == b.shape and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """The size of a tensor; 0 for a sparse one."""
+    return tensor.nbytes if tensor.layout is torch.strided else 0
 
 
 def modules_of(model: object) -> list[nn.Module]:
@@ -159,11 +212,20 @@ class _Holder:
 _MISSING = object()
 
 
-def _copied(value: Any) -> Any:
-    """A copy of what can be written to; the value itself of anything else."""
-    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-        return value.detach().clone() if value.nbytes <= MOST_BYTES_COPIED else value
-    return value.copy() if isinstance(value, (list, dict, set, deque)) else value
+def _copied(value: Any, depth: int = 0) -> Any:
+    """A copy of what can be written to, with what it holds; the value itself of anything else."""
+    if isinstance(value, Tensor):
+        is_copied = value.layout is torch.strided and value.nbytes <= MOST_BYTES_COPIED
+        return value.detach().clone() if is_copied and not isinstance(value, nn.Parameter) else value
+    if _is_array(value):
+        return value.copy()
+    if depth == DEEPEST:
+        return value
+    if isinstance(value, dict):
+        return {key: (item, _copied(item, depth + 1)) for key, item in value.items()}
+    if isinstance(value, (list, tuple, deque)):
+        return [(item, _copied(item, depth + 1)) for item in value]
+    return value.copy() if isinstance(value, set) else value
 
 
 def _same(value: Any, copied: Any) -> bool:
@@ -171,9 +233,15 @@ def _same(value: Any, copied: Any) -> bool:
         return True
     if isinstance(value, Tensor):
         return value.shape == copied.shape and bool(((value == copied) | ((value != value) & (copied != copied))).all())
+    if _is_array(value):
+        return value.shape == copied.shape and value.tobytes() == copied.tobytes()
+    if isinstance(value, set):
+        return value == copied
+    if len(value) != len(copied):
+        return False
     if isinstance(value, dict):
-        return value.keys() == copied.keys() and all(value[key] is copied[key] for key in copied)
-    return len(value) == len(copied) and all(a is b for a, b in zip(value, copied, strict=True))
+        return all(value.get(key, _MISSING) is item and _same(item, copy) for key, (item, copy) in copied.items())
+    return all(now is item and _same(item, copy) for now, (item, copy) in zip(value, copied, strict=True))
 
 
 def _put_back(value: Any, copied: Any) -> None:
@@ -183,9 +251,29 @@ def _put_back(value: Any, copied: Any) -> None:
     if isinstance(value, Tensor):
         with torch.no_grad():
             value.data = copied.clone()
-        return
-    value.clear()
-    value.extend(copied) if isinstance(value, (list, deque)) else value.update(copied)
+    elif _is_array(value):
+        value[...] = copied
+    elif isinstance(value, set):
+        value.clear()
+        value.update(copied)
+    else:
+        _refill(value, copied)
+
+
+def _refill(container: Any, copied: Any) -> None:
+    for item, copy in copied.values() if isinstance(container, dict) else copied:
+        _put_back(item, copy)
+    if isinstance(container, dict):
+        container.clear()
+        container.update({key: item for key, (item, _) in copied.items()})
+    elif not isinstance(container, tuple):
+        container.clear()
+        container.extend(item for item, _ in copied)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of numpy that holds numbers."""
+    return "numpy" in sys.modules and isinstance(value, sys.modules["numpy"].ndarray) and not value.dtype.hasobject
 
 
 class GeneratorStates:
