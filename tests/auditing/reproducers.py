@@ -285,6 +285,36 @@ class StridedPooling(nn.Module):
         return x + pooled.repeat_interleave(2, 2).transpose(1, 2)  # here
 
 
+class Distances(nn.Module):
+    """Weights by distance instead of a product, and no mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (-torch.cdist(x, x)).softmax(-1)  # here
+        return weights @ x
+
+
+class CenteredWindows(nn.Module):
+    """Windows that reach as far ahead as back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = F.pad(x, (0, 0, 1, 1)).unfold(1, 3, 1)
+        return x + windows.mean(-1)  # here
+
+
+class NormOverTime(nn.Module):
+    """A norm whose statistics, one for each channel, are about as many as positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.instance_norm(x.transpose(1, 2)).transpose(1, 2)  # here
+
+
+class OtherItem(nn.Module):
+    """Each item of the batch gets a part of another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1) + x.flip(0)  # here
+
+
 class Interpolated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         half = x[:, ::2].transpose(1, 2)
@@ -316,6 +346,10 @@ PLACES: dict[str, Case] = {
             ("a loop over time", LoopOverTime, 16, (12, 16)),
             ("pooled over pairs", StridedPooling, 16, (8, 12, 16)),
             ("interpolated", Interpolated, 16, (8, 12, 16)),
+            ("weights by distance", Distances, 16, (12, 16)),
+            ("centered windows", CenteredWindows, 16, (12, 16)),
+            ("a norm over time", NormOverTime, 16, (12, 13)),
+            ("another item", OtherItem, 16, (12, 16)),
         )
         for time in times
     },

@@ -40,6 +40,8 @@ MOVES = (
 LOOKUPS = ("index_select", "gather", "index", "take_along_dim", "repeat_interleave")
 PADS = ("constant_pad_nd", "replication_pad1d", "reflection_pad1d", "pad")
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul", "mv", "dot", "_grouped_mm")
+# Like a product with the transpose of the second factor.
+DISTANCES = ("_cdist_forward", "_euclidean_dist", "cdist")
 REDUCTIONS = (
     "mean", "sum", "amax", "amin", "max", "min", "any", "all", "prod", "logsumexp", "linalg_vector_norm", "norm", "var",
     "var_mean", "std", "std_mean", "argmax", "argmin", "median", "nanmedian", "nansum", "nanmean", "aminmax",
@@ -116,7 +118,7 @@ class _Call:
             return [() for _ in outputs]
         if name in RESHAPES or name in MOVES or name in LOOKUPS or name in PADS or name in ("cat", "stack"):
             return self._moved()
-        if name in PRODUCTS:
+        if name in PRODUCTS or name in DISTANCES:
             return [self._product(output) for output in outputs]
         if name in REDUCTIONS or name in ORDERED:
             return [self._reduced(output) for output in outputs]
@@ -150,7 +152,7 @@ class _Call:
             is_lost |= not maps
             is_unknown |= len(fitting) < len(maps)
         if found:
-            maps = joined(found)
+            maps = joined(found, ordered=self.tracker.ordered)
             # A loop over time combines one position with a state that belongs to several.
             return () if is_lost and not any(varying(one) for one in maps) else maps
         if is_lost and not is_unknown:
@@ -221,13 +223,20 @@ class _Call:
         tracker = self.tracker
         if not tracker.ordered or any(tracker.derived(tensor) for tensor in self._indices()):
             return positions
-        axes = varying(positions)
-        if len(axes) == 1 and output.shape[axes[0]] == tracker.length:
-            return _along(output, axes[0], tracker.length)
+        ordered = self._whole_in_order(positions, output)
+        if ordered is not positions:
+            return ordered
         whole = [axis for axis, size in enumerate(output.shape) if size == tracker.length]
         # A reshape that spreads the positions over another axis mixes them.
         if self.name in RESHAPES and len(whole) == 1 and positions.numel() > tracker.batch * before.numel():
             return _along(output, whole[0], tracker.length)
+        return positions
+
+    def _whole_in_order(self, positions: Tensor, output: Tensor) -> Tensor:
+        """The positions in order, where the map fills a single axis that is as long as the input."""
+        axes = varying(positions)
+        if self.tracker.ordered and len(axes) == 1 and output.shape[axes[0]] == self.tracker.length:
+            return _along(output, axes[0], self.tracker.length)
         return positions
 
     def _indices(self) -> list[Tensor]:
@@ -238,11 +247,13 @@ class _Call:
         left, right = (self.inputs[0], self.inputs[1]) if self.name == "_grouped_mm" else self.inputs[-2:]
         found: list[Tensor] = []
         lost = unknown = False
-        for tensor, summed in ((left, -1), (right, -2 if right.ndim > 1 else -1)):
+        for is_right, tensor, summed in ((False, left, -1), (True, right, -2 if right.ndim > 1 else -1)):
             maps = self.tracker.of(tensor)
             if maps is None:
                 unknown |= self.tracker.derived(tensor)
                 continue
+            if is_right and self.name in DISTANCES:
+                maps = tuple(one.transpose(-1, -2) for one in maps)
             kept = [one for one in maps if one.shape[summed] == 1]
             lost |= len(kept) < len(maps) or not maps
             kept = [one.squeeze(-1) if right.ndim == 1 else one for one in kept]
@@ -273,7 +284,7 @@ class _Call:
             one = one.amax(dims, keepdim=True) if dims and one.ndim else one
             one = one if keep else one.view([size for axis, size in enumerate(one.shape) if axis not in dims])
             if (fitted := _aligned(one, output)) is not None:
-                found.append(fitted)
+                found.append(self._whole_in_order(fitted, output))
         return tuple(found)
 
     def _transformed(self, output: Tensor) -> Maps | None:
@@ -318,11 +329,11 @@ class _Call:
         return None
 
 
-def joined(inputs: Sequence[Maps]) -> Maps:
+def joined(inputs: Sequence[Maps], *, ordered: bool = True) -> Maps:
     """The maps of several tensors that are combined element by element.
 
-    Where two of them disagree, the later position counts. A map over fewer axes than a map of another tensor, such as
-    that of a summary for each chunk, is left out.
+    Where two of them disagree, the later position counts or, if positions are not `ordered`, that of the first tensor.
+    A map over fewer axes than a map of another tensor, such as that of a summary for each chunk, is left out.
 
     >>> joined([(torch.tensor([[1, 2]]),), (torch.tensor([[0, 1]]), torch.tensor([[0], [1]]))])
     (tensor([[1, 2]]), tensor([[0],
@@ -338,7 +349,7 @@ def joined(inputs: Sequence[Maps]) -> Maps:
             # One position each, as in a loop over time: the result belongs to neither.
             continue
         latest = same[0]
-        for one in same[1:]:
+        for one in same[1:] if ordered else ():
             latest = torch.maximum(latest, one)
         found[axes] = latest
     return tuple(found.values())

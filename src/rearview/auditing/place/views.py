@@ -140,7 +140,7 @@ class TimeView:
         """Whether an axis is padded or overlapping time: longer than the input, and partly without differences."""
         time = len(self.watched)
         for axis, size in enumerate(unequal.shape):
-            if time < size <= 2 * time and not bool(unequal.movedim(axis, 0).flatten(1).any(1).all()):
+            if time < size <= 2 * time and not bool(unequal.movedim(axis, 0).reshape(size, -1).any(1).all()):
                 return True
         return False
 

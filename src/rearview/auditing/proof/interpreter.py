@@ -139,7 +139,7 @@ class Interpreter(OpMode):
                 # The program may catch it, and go another way.
                 self.state.escaped(name)
             raise
-        if random(func):
+        if random(func) and call["dropout_p"] != 0:
             self.state.assume("random numbers are the same in every run, draw by draw")
         if torch.Tag.inplace_view in func.tags:
             self.resized(name, args)
