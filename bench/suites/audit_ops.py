@@ -37,6 +37,8 @@ DRAWS = 4
 MOST_TENSORS = 3
 # Rounding of float64 that a change of other elements may cause, in products and transforms.
 ROUNDING = 1e-9
+# The types of inputs that are varied, in order of preference.
+VARIED = (torch.float64, torch.int64, torch.bool)
 # Uninitialized memory differs from run to run.
 NOT_A_FUNCTION = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 # They read the data pointer or the version of their input.
@@ -105,7 +107,7 @@ class Sample:
 
 
 def samples_of(op: Any, most: int, *, tensors: int, sources: int) -> Iterator[Sample]:
-    """Each sample with elements, once for each of its floating tensors, up to `tensors` of them."""
+    """Each sample with elements, once for each of its tensors, up to `tensors` of them; every second one turned."""
     torch.manual_seed(0)
     if op.name in NOT_A_FUNCTION:
         return
@@ -115,28 +117,37 @@ def samples_of(op: Any, most: int, *, tensors: int, sources: int) -> Iterator[Sa
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         if any(isinstance(leaf, Tensor) and leaf.layout is not torch.strided for leaf in leaves):
             continue
-        varied = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dtype is torch.float64]
-        varied = [n for n in varied if leaves[n].numel() > 1] or [n for n in varied if leaves[n].numel()]
+        varied = [
+            n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.numel() and leaf.dtype in VARIED
+        ]
+        # Those with many numbers first, then single numbers and integers.
+        varied.sort(key=lambda n: (VARIED.index(leaves[n].dtype), leaves[n].numel() == 1))
         for n in varied[:tensors]:
-            yield _as_function(op, leaves, spec, n, sources)
+            yield _as_function(op, leaves, spec, n, sources, turned=number % 2 == 1)
         number += bool(varied)
         if number == most:
             return
 
 
-def _as_function(op: Any, leaves: list[Any], spec: Any, n: int, sources: int) -> Sample:
+def _turned(value: Any) -> Any:
+    """The same tensor with its last two axes the other way round in memory."""
+    return value.mT.contiguous().mT if isinstance(value, Tensor) and value.ndim > 1 else value
+
+
+def _as_function(op: Any, leaves: list[Any], spec: Any, n: int, sources: int, *, turned: bool) -> Sample:
     tensor = leaves[n]
     count, shape = tensor.numel(), tensor.shape
     width = -(-count // min(count, sources))
     rows = -(-count // width)
-    x = torch.zeros(rows * width, dtype=torch.float64)
+    x = torch.zeros(rows * width, dtype=tensor.dtype)
     x[:count] = tensor.reshape(-1)
 
     def call(x: Tensor) -> Any:
         torch.manual_seed(0)
         value = x.reshape(-1)[:count].reshape(shape)
         others = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        given, args, kwargs = spec.unflatten([*others[:n], value, *others[n + 1 :]])
+        values = [*others[:n], value, *others[n + 1 :]]
+        given, args, kwargs = spec.unflatten([_turned(each) for each in values] if turned else values)
         return op(given, *args, **kwargs)
 
     return Sample(call, x.view(rows, width))
@@ -162,7 +173,7 @@ def heard(sample: Sample, draws: int) -> Tensor | None:
     for source in range(len(sample.x)):
         for draw in range(draws):
             other = sample.x.clone()
-            if draw % 2:
+            if draw % 2 or not other.is_floating_point():
                 # Values of other elements are in the domain of the operator.
                 chosen = torch.randint(len(values), other[source].shape, generator=generator)
                 other[source] = values[chosen]
