@@ -50,6 +50,14 @@ def pairs(x: Tensor) -> Tensor:
     return out
 
 
+def gathered_weights(x: Tensor) -> Tensor:
+    """Tokens sorted by expert, each with a copy of the weights of its expert."""
+    score, expert = (x @ ROUTER).softmax(-1).topk(2, dim=-1)
+    order = expert.reshape(-1).argsort(stable=True)
+    rows = torch.einsum("nf,nfg->ng", x[order // 2], WEIGHTS[expert.reshape(-1)[order]])
+    return torch.zeros_like(x).index_add(0, order // 2, rows * score.reshape(-1)[order, None])
+
+
 def prove_rows(run):
     return prove(lambda x: run(x[0])[None], torch.randn(1, T, SIZE, generator=torch.Generator().manual_seed(2)))
 
@@ -61,6 +69,7 @@ EACH_ITS_OWN = {
     "assigned": lambda x: selected(x, lambda out, at, rows, expert: out.__setitem__(at, rows)),
     "added in place": lambda x: selected(x, lambda out, at, rows, expert: out.__setitem__(at, out[at] + rows)),
     "pairs": pairs,
+    "gathered weights": gathered_weights,
     "by a mask": lambda x: torch.zeros_like(x).index_put(((m := x.sum(-1) > 0),), torch.relu(x[m])),
 }
 

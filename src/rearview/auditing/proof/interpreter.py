@@ -363,7 +363,7 @@ class Interpreter(OpMode):
     def elsewhere(self, func: Any, args: Any, kwargs: Any) -> Any:
         """See `Owner`. After the run a sealed tensor that the program has kept is like any other."""
         if self.is_running:
-            self.state.escaped(f"{func}, in another thread")
+            self.state.escaped(f"{func}, in another thread or without dispatch modes")
         found = tensors((args, kwargs))
         out = func(*unsealed(args), **unsealed(kwargs))
         values = {id(tensor.value): tensor for tensor in found if isinstance(tensor, SealedTensor)}

@@ -61,6 +61,10 @@ def acts_on_rows(call: OpCall, rule: Any) -> bool:
         return call.out.dim() == first.ndim and (whole or call["size"][0] == -1)
     if call.name == "unsqueeze":
         return call["dim"] % (first.ndim + 1) != 0
+    if call.name == "permute":
+        return call["dims"][0] % first.ndim == 0
+    if call.name == "transpose":
+        return 0 not in (call["dim0"] % first.ndim, call["dim1"] % first.ndim)
     if call.name in ("slice", "select", "split", "split_with_sizes", "unbind", "squeeze", "_softmax", "topk"):
         dim = call["dim"] if call["dim"] is not None or call.name == "squeeze" else -1 if call.name == "topk" else 0
         return dim is not None and 0 not in call.dims(dim, first.ndim)
