@@ -116,9 +116,19 @@ def by_a_loop_without_an_iterator(x: Tensor) -> Tensor:
     return x * len(list(Rows()))  # pyright: ignore[reportArgumentType]
 
 
+def by_its_exact_type(x: Tensor) -> Tensor:
+    try:
+        return x + look_up(torch.zeros(9), x.abs().long())
+    except Exception as error:
+        if type(error) is IndexError:
+            return x.flip(1)
+        raise
+
+
 CAUGHT = (
     by_another_line,
     by_its_message,
+    by_its_exact_type,
     at_the_last_round,
     without_a_rule,
     checked_by_the_op,

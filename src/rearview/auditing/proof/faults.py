@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from rearview.auditing.model.dispatch import OpMode
+from rearview.auditing.proof.guards import Guard
 from rearview.auditing.proof.kernels import definition_of
 from rearview.auditing.proof.op_call import Heard, OpCall
 from rearview.auditing.proof.result import OpLocation
@@ -68,25 +69,34 @@ class InjectedFault(IndexError, torch.linalg.LinAlgError, ValueError):  # pyrigh
         return (str(self),)
 
 
+# What ops raise. A handler may test for one of these types exactly, which the subclass above is not.
+EXACT_TYPES = (IndexError, RuntimeError, ValueError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
+
+
 class FallibleOps:
     """The ops of a run that are to fail in turn, by their numbers: the first and the last of each group."""
 
     def __init__(self) -> None:
         self.numbers: dict[Hashable, tuple[int, int]] = {}
         self.places: dict[int, OpLocation] = {}
+        self.guarded: set[Hashable] = set()
 
-    def add(self, group: Hashable, number: int, place: OpLocation) -> None:
+    def add(self, guards: tuple[Guard, ...], number: int, place: OpLocation) -> None:
+        group = guards or (place.op, place.line)
         first, _ = self.numbers.setdefault(group, (number, number))
         self.numbers[group] = first, number
         self.places[number] = place
+        if guards:
+            self.guarded.add(group)
 
-    def untried(self, tried: set[Hashable]) -> Iterator[tuple[int, OpLocation]]:
-        """The ops of groups that are not among those `tried`, and now are."""
+    def untried(self, tried: set[Hashable]) -> Iterator[tuple[int, OpLocation, Exception]]:
+        """The ops of groups that are not among those `tried`, and now are, each with what it is to raise."""
         for group, numbers in self.numbers.items():
             if group not in tried:
                 tried.add(group)
                 for number in dict.fromkeys(numbers):
-                    yield number, self.places[number]
+                    for kind in (InjectedFault, *(EXACT_TYPES if group in self.guarded else ())):
+                        yield number, self.places[number], kind()
 
 
 def may_fail(call: OpCall) -> bool:
@@ -100,13 +110,12 @@ def may_fail(call: OpCall) -> bool:
 
 
 class OpList(OpMode):
-    """Lists the ops that a program calls and, if `fail_at` is given, raises in place of that one."""
+    """Lists the ops that a program calls and, if `fail_at` is given, raises `fault` in place of that one."""
 
-    def __init__(self, fail_at: int | None = None):
+    def __init__(self, fail_at: int | None = None, fault: Exception | None = None):
         super().__init__()
         self.ops: list[Any] = []
-        self.fail_at = fail_at
-        self.fault = InjectedFault()
+        self.fail_at, self.fault = fail_at, fault or InjectedFault()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in RENAMES:
@@ -119,13 +128,13 @@ class OpList(OpMode):
         return (func if definition is None else definition.run)(*args, **(kwargs or {}))
 
 
-def catches(run: Callable[[Tensor], Any], x: Tensor, number: int) -> bool:
+def catches(run: Callable[[Tensor], Any], x: Tensor, number: int, fault: Exception) -> bool:
     """Whether the program goes on when its op `number` raises, or reads the message before it raises it again."""
-    listed = OpList(fail_at=number)
+    listed = OpList(fail_at=number, fault=fault)
     try:
         with listed:
             run(x)
     except Exception as error:
         # The fault itself, or what the program raises in its place.
-        return error is listed.fault and listed.fault.is_read
+        return error is fault and isinstance(fault, InjectedFault) and fault.is_read
     return len(listed.ops) > number

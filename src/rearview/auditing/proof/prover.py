@@ -80,8 +80,8 @@ def prove(
         if ops != interpreter.ops and _unwatched_ops(run, given) != interpreter.ops:
             # The second time, because a program may fill a cache when it is called first.
             state.escaped("a program that runs other ops when it is watched")
-        for number, place in state.fallible_ops.untried(set() if tried is None else tried):
-            if _unwatched(catches, run, given, number):
+        for number, place, fault in state.fallible_ops.untried(set() if tried is None else tried):
+            if _unwatched(catches, run, given, number, fault):
                 op = f"{place.op}, which may raise an exception that the program catches"
                 state.escapes[OpLocation(op, place.module, place.line)] = 1
     except RearviewError:

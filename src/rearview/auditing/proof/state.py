@@ -120,7 +120,7 @@ class ProofState:
         """Record that op `number` of the run may raise for other inputs."""
         if any(heard(item.sets) for item in call.inputs):
             place = self.place(call.name)
-            self.fallible_ops.add(active_guards() or (place.op, place.line), number, place)
+            self.fallible_ops.add(active_guards(), number, place)
 
     def write(self, tensor: Tensor, sets: Tensor | None) -> None:
         """Give the elements of a tensor these sets."""
