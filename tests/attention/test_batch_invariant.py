@@ -147,6 +147,18 @@ def test_padding_and_unheard_keys_change_nothing():
     assert_equal(got, expected)
 
 
+@dtypes
+@options
+@pytest.mark.parametrize("mask", [causal(), causal() & window(70), causal() & window(3)], ids=repr)
+def test_a_step_in_a_cache_that_holds_anything_elsewhere(mask, option, dtype):
+    query, key, value = inputs(1, dtype)
+    for n in (0, 1, 2, 65, 127, 200, 299):
+        expected = invariant(query[:, :, n : n + 1], key[:, :, : n + 1], value[:, :, : n + 1], mask=mask, **option)
+        heard = mask.to_bool(1, LENGTH, q_start=n)[0].unsqueeze(-1)
+        dirty = [each.masked_fill(~heard, torch.nan) for each in (key, value)]
+        assert_equal(invariant(query[:, :, n : n + 1], *dirty, mask=mask, q_start=n, **option), expected)
+
+
 def test_it_is_the_same_number_as_without_it():
     query, key, value = (x.double() for x in inputs(2, torch.float32))
     plain = attend(query, key, value, return_lse=True)

@@ -124,10 +124,16 @@ def test_a_pool_with_the_heads_inside_its_blocks_is_read_as_it_is(engine):
 @pytest.mark.parametrize("mask", [causal(), causal() & window(5), causal() & (prefix(2) | window(3))], ids=repr)
 @pytest.mark.parametrize("q_len", [1, 3, 20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_no_query_hears_may_hold_anything(engine, mask, q_len, dtype):
-    (key, value), table, lengths = pools(4, dtype), table_for([37, 22], 4), [37, 22]
-    query, pages = draw(2, HEADS, q_len, DIM, seed=3, dtype=dtype), Pages(table, lengths)
-    expected = attend(query, key, value, mask=mask, pages=pages, engine=engine)
+@pytest.mark.parametrize("heads", [HEADS, 16 * KEY_HEADS])
+@pytest.mark.parametrize("lengths", [[37, 22], [37, 37]], ids=str)
+@pytest.mark.parametrize("invariant", [False, True])
+def test_what_no_query_hears_may_hold_anything(engine, mask, q_len, dtype, heads, lengths, invariant):
+    if invariant and engine == "reference":
+        pytest.skip("it is not batch-invariant")
+    (key, value), table = pools(4, dtype), table_for(lengths, 4)
+    query, pages = draw(2, heads, q_len, DIM, seed=3, dtype=dtype), Pages(table, lengths)
+    options = {"mask": mask, "pages": pages, "batch_invariant": invariant, "engine": engine}
+    expected = attend(query, key, value, **options)
     heard = torch.zeros(BLOCKS, 4, dtype=torch.bool)
     for item, length in enumerate(lengths):
         visible = mask.to_bool(q_len, length).any(0)
@@ -135,7 +141,7 @@ def test_what_no_query_hears_may_hold_anything(engine, mask, q_len, dtype):
             heard[table[item, n // 4], n % 4] |= bool(visible[n])
     dirty = [pool.masked_fill(~heard[:, None, :, None], torch.nan) for pool in (key, value)]
     assert dirty[0].isnan().any()
-    assert torch.equal(attend(query, *dirty, mask=mask, pages=pages, engine=engine), expected)
+    assert torch.equal(attend(query, *dirty, **options), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -159,10 +165,41 @@ def test_a_shared_prefix_is_read_once(monkeypatch, threads, dtype, q_len, mask, 
         got = attend(query, key, value, mask=mask, sinks=sinks, pages=Pages(table, lengths), engine="native")
     finally:
         torch.set_num_threads(before)
-    # With several queries in a window, keys before it are heard by none: they are left out one by one, not as a range.
-    if q_len == 1 or mask is not WINDOW:
-        assert [each[2] for each in joined] == [[([0, 1], 20), ([2, 3], 12)]]
+    assert [each[2] for each in joined] == [[([0, 1], 20), ([2, 3], 12)]]
     assert_close(got, one_by_one(query, key, value, table, lengths, mask=mask, sinks=sinks))
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("q_len", [1, 2])
+def test_what_no_query_hears_of_a_shared_prefix_may_hold_anything(monkeypatch, dtype, q_len):
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
+    lengths, mask = [24, 22, 23], causal() & window(13)
+    (key, value), table = pools(4, dtype), table_for(lengths, 4)
+    table[1:, :5] = table[0, :5]
+    query, pages = draw(3, HEADS, q_len, DIM, seed=3, dtype=dtype), Pages(table, lengths)
+    expected = attend(query, key, value, mask=mask, pages=pages, engine="native")
+    first = 22 - q_len + 1 - 13
+    for pool in (key, value):
+        pool[table[0, : first // 4]] = torch.nan
+        pool[table[0, first // 4], :, : first % 4] = torch.nan
+    assert torch.equal(attend(query, key, value, mask=mask, pages=pages, engine="native"), expected)
+
+
+@needs_native
+def test_keys_before_every_window_are_no_reason_to_share(monkeypatch):
+    joined = []
+    monkeypatch.setattr(cascade, "WORTH_SHARING", 40)
+    monkeypatch.setattr(cascade, "_joined", lambda *args, own=cascade._joined: joined.append(args) or own(*args))
+    lengths = [37, 38, 40]
+    (key, value), table = pools(4), table_for(lengths, 4)
+    table[1:, :8] = table[0, :8]
+    query, pages = draw(3, HEADS, 1, DIM, seed=3), Pages(table, lengths)
+    for mask, shares in ((causal(), True), (causal() & window(26), True), (causal() & window(9), False)):
+        joined.clear()
+        got = attend(query, key, value, mask=mask, pages=pages, engine="native")
+        assert bool(joined) == shares
+        assert_close(got, one_by_one(query, key, value, table, lengths, mask=mask))
 
 
 @pytest.mark.parametrize("lengths", [[9, 6], [8, 8]])

@@ -25,7 +25,7 @@ from rearview.attention.engines.native import kernel, library, op
 from rearview.attention.engines.native.cascade import in_pages
 from rearview.attention.engines.native.function import NativeAttention, PlainAttention, is_plain
 from rearview.attention.engines.native.library import force_isa, isa, isas
-from rearview.attention.engines.native.ranges import one_range, ranges_for
+from rearview.attention.engines.native.ranges import keys_to_name, one_range, ranges_for
 from rearview.masks.encoding import can_encode
 
 name = "native"
@@ -131,7 +131,8 @@ def _step(call: Call, start: int, end: int) -> tuple[Tensor, Tensor]:
     key, value, terms = call.key, call.value, kernel.terms_of(_drawn(call), call.sinks)
     if call.batch_invariant:
         # In a prefill the same query is summed up over the keys from position 0 on, in the same tiles.
-        return kernel.forward(call.query, key, value, None, one_range(start, end), terms)
+        heard = one_range(start, end, keys=keys_to_name(call, end))
+        return kernel.forward(call.query, key[:, :, :end], value[:, :, :end], None, heard, terms)
     if (start, end) != (0, call.frame.k_len):
         key, value = key[:, :, start:end], value[:, :, start:end]
         # Positions count from the first key that is there.

@@ -33,10 +33,12 @@ def _worth_sharing(call: Call, ranges: Ranges) -> list[tuple[list[int], int]]:
     pages, block_size = call.pages, call.key.shape[2]
     if pages is None or call.batch == 1 or call.batch * call.frame.k_len < WORTH_SHARING:
         return []
-    if call.batch_invariant or call.bias is not None or call.dropout or ranges.heard is not None:
+    if call.batch_invariant or call.bias is not None or call.dropout:
         return []
     groups = [(items, blocks * block_size) for items, blocks in pages.shared_prefixes(block_size)]
-    saved = sum((len(items) - 1) * length for items, length in groups)
+    # The first range of a row comes first, and what lies before it is read by nobody.
+    first_key = int(ranges.starts[..., 0].min())
+    saved = sum((len(items) - 1) * max(0, length - first_key) for items, length in groups)
     return groups if saved >= WORTH_SHARING else []
 
 
@@ -48,7 +50,8 @@ def _joined(call: Call, ranges: Ranges, groups: list[tuple[list[int], int]]) -> 
     begins = torch.zeros(batch, 1, 1, 1, dtype=torch.int32)
     for items, length in groups:
         begins[items] = length
-    own = Ranges.of(starts.maximum(begins), ends.maximum(begins), None)
+    heard = None if ranges.heard is None else ranges.heard.expand(batch, -1, -1)
+    own = Ranges.of(starts.maximum(begins), ends.maximum(begins), heard)
     terms = kernel.terms_of(call, call.sinks)
     out, lse = kernel.forward(query, call.key, call.value, None, own, terms, pages=pages, unrounded=True)
     # The sinks are counted in once.
@@ -57,7 +60,8 @@ def _joined(call: Call, ranges: Ranges, groups: list[tuple[list[int], int]]) -> 
         # As the queries of one item, which holds the shared keys alone.
         rows = query[items].transpose(0, 1).reshape(1, heads, -1, query.shape[3])
         first = Pages(pages.table[items[:1]], [length])
-        shared = Ranges.of(_as_one_item(starts[items], length), _as_one_item(ends[items], length), None)
+        by_any = None if heard is None else heard[items, :, :length].amax(0, keepdim=True)
+        shared = Ranges.of(_as_one_item(starts[items], length), _as_one_item(ends[items], length), by_any)
         answer = kernel.forward(rows, call.key, call.value, None, shared, terms, pages=first, unrounded=True)
         apart = [each.unflatten(2, (-1, q_len))[0].transpose(0, 1) for each in answer]
         out[items], lse[items] = _join((out[items], lse[items]), (apart[0], apart[1]))

@@ -71,13 +71,13 @@ def ranges_for(call: Call, key_heads: int) -> Ranges:
 def _ranges_in_pages(call: Call, pages: Pages, key_heads: int) -> Ranges:
     if call.frame.q_len == 1:
         # A step: without building the ranges of the mask, which change at every step.
-        frames = [Frame(1, length, length - 1) for length in pages.lengths]
         if pages.is_even and (heard := call.simplified.one_range(call.frame)):
-            return one_range(*heard)
-        found = [call.mask.one_range(frame) for frame in frames]
+            return one_range(*heard, keys=keys_to_name(call, call.frame.k_len))
+        found = [call.mask.one_range(Frame(1, length, length - 1)) for length in pages.lengths]
         if all(found):
             edges = torch.tensor(found, dtype=torch.int32, device="cpu").view(-1, 2, 1, 1, 1)
-            return Ranges.of(edges[:, 0], edges[:, 1], None)
+            keys, lengths = keys_to_name(call, call.frame.k_len), pages.lengths_tensor.view(-1, 1, 1)
+            return _one_range_each(edges[:, 0], edges[:, 1], keys, lengths)
     spans = call.placed.spans_in(call.frame, CPU)
     if pages.is_even or not spans.some_key_unheard:
         return ranges_of(spans, key_heads)
@@ -103,10 +103,32 @@ def ranges_of(spans: Spans, key_heads: int) -> Ranges:
 
 
 @lru_cache(maxsize=64)
-def one_range(start: int, end: int) -> Ranges:
-    """Every query hears these keys: what most steps with a cache are, at another length each."""
+def one_range(start: int, end: int, keys: int | None = None) -> Ranges:
+    """Every query hears these keys: what most steps with a cache are, at another length each.
+
+    With `keys`, their number, the kernel is told that no query hears the others.
+    """
     edges = torch.tensor([start, end], dtype=torch.int32, device="cpu").view(2, 1, 1, 1, 1)
-    return Ranges.of(edges[0], edges[1], None)
+    return _one_range_each(edges[0], edges[1], keys)
+
+
+def _one_range_each(starts: Tensor, ends: Tensor, keys: int | None, lengths: Tensor | None = None) -> Ranges:
+    """One range for each batch item. The kernel knows that item b has no more than `lengths[b]` keys."""
+    if keys is None:
+        return Ranges.of(starts, ends, None)
+    key = torch.arange(keys, device="cpu")
+    heard = (key >= starts[..., 0]) & (key < ends[..., 0])
+    unheard = ~heard if lengths is None else ~heard & (key < lengths)
+    return Ranges.of(starts, ends, heard if bool(unheard.any()) else None)
+
+
+def keys_to_name(call: Call, keys: int) -> int | None:
+    """The number of keys, where the kernel must know which of them a step does not hear; otherwise None.
+
+    In bfloat16 it reads values in pairs, and batch-invariant in whole tiles. In other dtypes it reads what is heard and
+    nothing else, and is faster if it need not ask.
+    """
+    return keys if call.query.dtype == torch.bfloat16 else None
 
 
 # The layers of a compiled model ask with the same mask one after another, and so does backward.
