@@ -88,6 +88,7 @@ FAMILIES: dict[str, Family] = {
     "blocks of documents": lambda b, h, t: documents(_packed(b, t)) & (causal() | chunks(5, within=_packed(b, t))),
     "documents token by token": lambda b, h, t: causal() & documents(torch.arange(t) % 2),
     "images in text": lambda b, h, t: (causal() & window(9)) | documents(_images(t)),
+    "images in text, cut by a window": lambda b, h, t: (causal() | documents(_images(t))) & window(5, ahead=8),
     "grid window": lambda b, h, t: grid_window([-(-t // 8), 8], 3),
     "grid window inside": lambda b, h, t: grid_window([-(-t // 12), 3, 4], [3, 2, 3], inside=True),
     "block diffusion": lambda b, h, t: block_diffusion(-(-t // 2), 4),

@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from rearview import causal
+from rearview import causal, documents, window
 from rearview.attention.call import Call
 from rearview.attention.functional import run as run_call
 from rearview.integrations.transformers import register, registered_functions
@@ -35,6 +35,7 @@ from tests.integrations.transformers_releases import (
     IMAGES_HAVE_RANGES,
     MODERNBERT_SWITCHES,
     T5_USES_INTERFACE,
+    WINDOWS_CUT_IMAGES,
     asks_for_masks,
     set_attention,
 )
@@ -190,8 +191,8 @@ def test_the_position_bias_of_t5_has_its_gradient(calls: list[Any]):
 
 @torch.no_grad()
 def test_images_are_heard_both_ways_by_themselves(calls: list[Any]):
-    """Gemma 3: causal, but the tokens of an image hear each other; in every other layer within a window."""
-    text: Any = GROUPED | TOKENS | {"head_dim": 8, "sliding_window": 6, "layer_types": TYPES}
+    """Gemma 3: causal, but the tokens of an image hear each other; in sliding layers within a window that cuts them."""
+    text: Any = GROUPED | TOKENS | {"head_dim": 8, "sliding_window": 3, "layer_types": TYPES}
     vision: Any = NARROW | {"image_size": 16, "patch_size": 8}
     torch.manual_seed(0)
     model = hf.Gemma3ForConditionalGeneration(
@@ -212,6 +213,11 @@ def test_images_are_heard_both_ways_by_themselves(calls: list[Any]):
     assert all(mask.has_ranges for mask in calls) == IMAGES_HAVE_RANGES
     assert seen[5, 8]
     assert not seen[4, 5]
+    if WINDOWS_CUT_IMAGES:
+        # As docs/masks.md writes them. The calls before these are those of the vision tower.
+        everywhere = causal() | documents(torch.where(ids == 60, 60, -1 - torch.arange(TIME)))
+        for mask, kind in zip(calls[-2:], TYPES, strict=True):
+            assert mask.equals(everywhere & window(3, ahead=TIME) if kind == "sliding_attention" else everywhere, TIME)
 
 
 @torch.no_grad()

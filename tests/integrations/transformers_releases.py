@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from torch import nn
 from transformers import PreTrainedModel, masking_utils
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from rearview.integrations.transformers.function_slots import uses_interface
@@ -25,6 +26,8 @@ _SAYS_POSITIONS = "cache_position" in inspect.signature(masking_utils.sdpa_mask)
 
 # In earlier releases the mask of images is a function that cannot be read, and is evaluated.
 IMAGES_HAVE_RANGES = hasattr(masking_utils, "blockwise_overlay")
+# In earlier releases the sliding layers of Gemma 3 add the images after the window.
+WINDOWS_CUT_IMAGES = hasattr(modeling_gemma3, "create_masks_for_vision_model")
 # In some releases `generate` fails for chunks with any implementation: it passes an argument that does not exist.
 _ASKED, _TAKEN = (
     "block_sequence_ids" in inspect.signature(function).parameters
