@@ -25,7 +25,7 @@ from rearview import (
     where,
     window,
 )
-from rearview.errors import Unsupported
+from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Frame
 from rearview.masks.encoding import can_encode, decode, encode
 from rearview.masks.item import item_of
@@ -135,27 +135,45 @@ PARENTS = torch.tensor([-1, 0, 1, 1, 3, -1, 5, 0, 7])
 IN_GRAPH: dict[str, Callable[[Tensor], Mask]] = {
     "tree": lambda parents: tree(parents),
     "along": lambda parents: along(tree(parents), window(2) | prefix(1)),
+    "along, with data": lambda parents: along(tree(parents), documents([0, 0, 1, 1, 1])),
     "chunks": lambda parents: causal() & chunks(2, within=(parents + 1) // 4),
     "ranges": lambda parents: ranges(parents.clamp(min=0), parents + 3),
     "grid window": lambda parents: grid_window([3, 3], 3),
     "block diffusion": lambda parents: block_diffusion(5, 2),
     "dense made before": lambda parents: LOOKS_BACK,
     "tree made before": lambda parents: BRANCHES,
+    "trees of two items, one along the other": lambda parents: along(
+        tree(parents.expand(2, -1)), tree([[-1, 0, 0, 1], [-1, -1, 0, 2]])
+    ),
+    "documents made before": lambda parents: along(PACKED, window(2)),
 }
 LOOKS_BACK, BRANCHES = dense(causal().to_bool(9)), tree(PARENTS)
+PACKED = documents(PARENTS.clamp(max=2))
 
 
-@needs_native
+@pytest.mark.parametrize("engine", [pytest.param("native", marks=needs_native), "reference"])
 @pytest.mark.parametrize("name", IN_GRAPH)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
-def test_a_compiled_graph_carries_it(name: str):
+def test_a_compiled_graph_carries_it(name: str, engine: str):
     torch.compiler.reset()
     make = IN_GRAPH[name]
-    x = torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 2, 9, 8, generator=torch.Generator().manual_seed(0))
 
     def run(x: Tensor, parents: Tensor) -> Tensor:
-        return attend(x, x, x, mask=make(parents), engine="native")
+        return attend(x, x, x, mask=make(parents), engine=engine)
 
     found = torch.compile(run, backend="aot_eager", fullgraph=True)(x, PARENTS)
-    torch.testing.assert_close(found, attend(x, x, x, mask=make(PARENTS), engine="reference"))
+    torch.testing.assert_close(found, attend(x, x, x, mask=make(PARENTS), engine="blocks"))
+
+
+@needs_native
+def test_a_compiled_graph_finds_data_that_are_too_short_when_it_runs():
+    torch.compiler.reset()
+    x = torch.randn(1, 2, 9, 8)
+
+    def run(x: Tensor, parents: Tensor) -> Tensor:
+        return attend(x, x, x, mask=along(tree(parents), documents([0, 0, 1])), engine="native")
+
+    with pytest.raises(BadArgument, match=r"^documents\(ids\): expected an id for each of the 4 positions, got 3 ids"):
+        torch.compile(run, backend="aot_eager", fullgraph=True)(x, PARENTS)

@@ -13,8 +13,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rearview.masks.grouping import ranks
-
 
 @dataclass(frozen=True)
 class DocumentRuns:
@@ -52,15 +50,6 @@ class DocumentRuns:
         """How many runs the most scattered document has."""
         return int(self.count.max())
 
-    @cached_property
-    def positions(self) -> Tensor:
-        """The place of each position in its document: int64 [batch, T]."""
-        document = self.document.flatten()
-        group, order = document.sort(stable=True)
-        found = torch.empty_like(document)
-        found[order] = ranks(group, torch.bincount(document))
-        return found.view_as(self.document)
-
     def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Starts and ends of the runs of the document at these positions: int32 [batch, rows, most], in order."""
         document = self.document[:, rows].unsqueeze(-1)
@@ -69,3 +58,16 @@ class DocumentRuns:
         there = slot < self.count[document]
         # Runs that are missing are empty.
         return tuple((edge[run] * there).int() for edge in (self.start, self.end))  # pyright: ignore[reportReturnType]
+
+
+def positions_in_documents(ids: Tensor) -> Tensor:
+    """The place of each position in its document: int64, of the shape of `ids` [batch, T].
+
+    >>> positions_in_documents(torch.tensor([[5, 5, 7, 5]])).tolist()
+    [[0, 1, 0, 2]]
+    """
+    group, order = ids.sort(dim=-1, stable=True)
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    opens = torch.nn.functional.pad(group[:, 1:] != group[:, :-1], (1, 0), value=True)
+    first = torch.where(opens, place, 0).cummax(-1).values
+    return torch.empty_like(ids).scatter(-1, order, place - first)

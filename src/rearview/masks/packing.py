@@ -15,7 +15,7 @@ from torch import Tensor
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
 from rearview.masks.data import as_data, as_lengths, described, is_readable, printed
-from rearview.masks.document_runs import DocumentRuns
+from rearview.masks.document_runs import DocumentRuns, positions_in_documents
 from rearview.masks.families import FirstKeys
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask, family
@@ -38,7 +38,8 @@ class Documents(Paths):
 
     @property
     def positions(self) -> Tensor:
-        return self._runs.positions.view_as(self.ids)
+        rows = self.ids.view(-1, self.ids.shape[-1])
+        return self._derive("positions", lambda: positions_in_documents(rows)).view_as(self.ids)
 
     @property
     def has_ranges(self) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
+from rearview.masks.data import is_readable
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask, family
 from rearview.masks.operators import Joined
@@ -130,7 +131,7 @@ class Along(Joined):
         paths, mask = self.parts
         paths._check(frame)
         # What only counts positions has no data that could be too short, and a traced graph cannot read the length.
-        if not all(part.is_arithmetic for part in mask.walk()):
+        if not all(part.is_arithmetic for part in mask.walk()) and is_readable(self._paths.data):
             mask._check(self._frame_along())
 
     def __repr__(self) -> str:

@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from rearview.masks.frame import LARGEST_NUMBER
+from rearview.masks.tree_walk import over_the_batch
 
 
 @dataclass(frozen=True)
 class TreeRuns:
     """Nodes are counted over the whole batch: node n of item b is b x T + n."""
 
-    parent: Tensor
-    """Of each node, -1 for a root: [nodes]."""
     length: int
     """T, the nodes of one item."""
     run: Tensor
@@ -38,15 +37,12 @@ class TreeRuns:
     @classmethod
     def of(cls, parents: Tensor) -> TreeRuns:
         """The runs of `parents` [batch, T], in which parents come before their children."""
-        batch, length = parents.shape
-        item = torch.arange(batch, device=parents.device).unsqueeze(1) * length
-        parent = torch.where(parents < 0, -1, parents + item).flatten()
-        node = torch.arange(batch * length, device=parents.device)
-        opens = parent != node - 1
+        parent = over_the_batch(parents)
+        opens = parent != torch.arange(-1, len(parent) - 1, device=parent.device)
         # Node 0 is a root, although -1 looks like the node before it.
         opens[:1] = True
         head = opens.nonzero().flatten()
-        return cls(parent, length, opens.cumsum(0) - 1, head, parent[head])
+        return cls(parents.shape[1], opens.cumsum(0) - 1, head, parent[head])
 
     def _sum_to_root(self, value: Tensor) -> Tensor:
         """The sum of an int32 value per run over each run and all runs above it: [runs]."""
@@ -110,30 +106,3 @@ class TreeRuns:
         # The last range is a part of the node's own run, up to itself.
         own = (self.count[run].long() - 1).view(batch, -1, 1)
         return starts, ends.scatter_(-1, own, (rows + 1).int().view(1, -1, 1).expand_as(own))
-
-    @cached_property
-    def intervals(self) -> tuple[Tensor, Tensor]:
-        """When a walk around the trees enters and leaves each node: int32 [nodes] each.
-
-        A node is an ancestor of another, or the node itself, exactly when it is entered no later and not left before
-        the other is entered. The walk is a linked list, and its places are found by doubling the steps.
-        """
-        nodes = len(self.parent)
-        order = self.parent.argsort(stable=True)
-        parent = self.parent[order]
-        siblings = parent[1:] == parent[:-1]
-        none = torch.full_like(order, -1)
-        sibling = none.scatter(0, order[:-1][siblings], order[1:][siblings])
-        opens = torch.cat([siblings.new_ones(1), ~siblings]) & (parent >= 0)
-        child = none.scatter(0, parent[opens], order[opens])
-        # Entering node n is step n, leaving it is step nodes + n; the walk ends at step 2 x nodes.
-        node, end = torch.arange(nodes, device=order.device), 2 * nodes
-        after_entering = torch.where(child >= 0, child, nodes + node)
-        after_leaving = torch.where(self.parent >= 0, nodes + self.parent, end)
-        after_leaving = torch.where(sibling >= 0, sibling, after_leaving)
-        following = torch.cat([after_entering, after_leaving, node.new_full((1,), end)]).int()
-        remaining = torch.ones_like(following)
-        remaining[-1] = 0
-        while bool((following != end).any()):
-            remaining, following = remaining + remaining[following], following[following]
-        return end - remaining[:nodes], end - remaining[nodes:-1]

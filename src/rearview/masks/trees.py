@@ -23,6 +23,7 @@ from rearview.masks.paths import Paths
 from rearview.masks.runs import are_few
 from rearview.masks.spans import Spans
 from rearview.masks.tree_runs import TreeRuns
+from rearview.masks.tree_walk import TreeWalk
 
 
 @family("tree")
@@ -34,8 +35,13 @@ class Tree(Paths):
         return self._derive("runs", lambda: TreeRuns.of(self.data.view(-1, self.data.shape[-1])))
 
     @property
+    def _walk(self) -> TreeWalk:
+        return self._derive("walk", lambda: TreeWalk.around(self.data.view(-1, self.data.shape[-1])))
+
+    @property
     def positions(self) -> Tensor:
-        return self._runs.depths.view_as(self.data)
+        depths = self._runs.depths if is_readable(self.data) else self._walk.depths
+        return depths.view_as(self.data)
 
     @property
     def has_ranges(self) -> bool:
@@ -51,7 +57,7 @@ class Tree(Paths):
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         length = self.data.shape[-1]
-        entered, left = (step.to(key.device) for step in self._runs.intervals)
+        entered, left = (step.to(key.device) for step in self._walk)
         first = 0 if self.data.ndim == 1 else batch * length
         one, other = first + query.clamp(0, length - 1), first + key.clamp(0, length - 1)
         now = entered[one]
