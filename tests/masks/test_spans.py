@@ -230,3 +230,5 @@ def test_invalid_ranges():
         Spans.from_bool(torch.zeros(3, 3))
     with pytest.raises(BadArgument, match=r"^spans: expected the same frame of 2 queries and 2 keys, got 3 queries"):
         _ = causal().spans(2) & causal().spans(3)
+    with pytest.raises(BadArgument, match=r"^spans: expected .* equal sizes, or 1, got \[2, 1, 1\] and \[3, 1, 1\]\.$"):
+        _ = padding([1, 2]).spans(2) | padding([1, 2, 1]).spans(2)

@@ -71,7 +71,7 @@ class Spans:
         """The heads (dim 1) or the queries (dim 2) of several Spans, one after the other; other axes broadcast."""
         slots = max(spans.most_ranges for spans in parts)
         shapes = [[*spans.starts.shape[:dim], 1, *spans.starts.shape[dim + 1 : 3]] for spans in parts]
-        sizes = torch.broadcast_shapes(*shapes)
+        sizes = _broadcast(shapes)
 
         def joined(edges: Iterable[Tensor]) -> Tensor:
             # Missing range slots are empty ranges at the end, as in any canonical row.
@@ -109,7 +109,7 @@ class Spans:
                 expected=f"the same frame of {self.q_len} queries and {self.k_len} keys",
                 got=f"{other.q_len} queries and {other.k_len} keys",
             )
-        rows = torch.broadcast_shapes(self.starts.shape[:-1], other.starts.shape[:-1])
+        rows = _broadcast([self.starts.shape[:-1], other.starts.shape[:-1]])
         a, b = (*rows, self.starts.shape[-1]), (*rows, other.starts.shape[-1])
         return self.starts.expand(a), self.ends.expand(a), other.starts.expand(b), other.ends.expand(b)
 
@@ -248,6 +248,18 @@ class Spans:
         ends = self.ends.expand(shape)[min(batch, self.batch - 1), min(head, self.heads - 1)].tolist()
         pairs = [list(zip(s, e, strict=True)) for s, e in zip(starts, ends, strict=True)]
         return [[(start, end) for start, end in row if start < end] for row in pairs]
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
+    """The shape that shapes of the same number of axes broadcast to.
+
+    torch.broadcast_shapes imports sympy, and takes seconds when it is called first.
+    """
+    sizes = [{size for size in axis if size != 1} or {1} for axis in zip(*shapes, strict=True)]
+    if any(len(known) > 1 for known in sizes):
+        got = " and ".join(str(list(shape)) for shape in shapes)
+        raise BadArgument("spans", expected="[batch, head, query] of equal sizes, or 1", got=got)
+    return [known.pop() for known in sizes]
 
 
 def _canonical(starts: Tensor, ends: Tensor, k_len: int) -> tuple[Tensor, Tensor]:
