@@ -62,3 +62,8 @@ def test_counts_add_up():
 def test_a_block_is_a_whole_number(block, message: str):
     with pytest.raises(BadArgument, match=rf"^block: expected an integer of at least 1, {message}"):
         causal().tiles(8, block=block)
+
+
+def test_a_block_has_two_sides():
+    with pytest.raises(BadArgument, match=r"^block: expected one size, or \(query block, key block\), got \(1, 2, 3\)"):
+        causal().tiles(8, block=(1, 2, 3))  # pyright: ignore[reportArgumentType]

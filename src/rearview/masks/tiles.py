@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rearview.errors import BadArgument
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.spans import Spans
 
@@ -34,6 +35,8 @@ class Tiles:
     def of(cls, mask: Mask, frame: Frame, *, block: int | tuple[int, int], device: torch.device) -> Tiles:
         """The tiles of a mask; a tile at the edge is full when all of it that exists is visible."""
         sizes = block if isinstance(block, tuple) else (block, block)
+        if len(sizes) != 2:
+            raise BadArgument("block", expected="one size, or (query block, key block)", got=repr(block))
         q_block, k_block = (whole_number(size, "block", at_least=1) for size in sizes)
         if mask.has_ranges:
             kind = _from_spans(mask.spans_in(frame, device), q_block, k_block)
@@ -48,16 +51,31 @@ class Tiles:
 
 
 def _from_spans(spans: Spans, q_block: int, k_block: int) -> Tensor:
-    first = torch.arange(0, spans.k_len, k_block, device=spans.starts.device)
-    last = (first + k_block).clamp(max=spans.k_len)
-    some, every = spans.heard_by_any(q_block), spans.heard_by_all(q_block)
-    kind = torch.zeros(*some.starts.shape[:3], len(first), dtype=torch.int8, device=first.device)
-    for start, end in zip(some.starts.unbind(-1), some.ends.unbind(-1), strict=True):
-        kind[(start.unsqueeze(-1) < last) & (end.unsqueeze(-1) > first)] = PARTIAL
-    # Canonical ranges do not touch, so a tile that is heard by all lies inside a single one of them.
-    for start, end in zip(every.starts.unbind(-1), every.ends.unbind(-1), strict=True):
-        kind[(start.unsqueeze(-1) <= first) & (end.unsqueeze(-1) >= last)] = FULL
-    return kind
+    """From the number of visible pairs in each tile, in time proportional to the ranges and the tiles."""
+    batch, heads, rows, _ = spans.starts.shape
+    device, k_len = spans.starts.device, spans.k_len
+    # One row may stand for every query. Its tiles are then one query high.
+    height = torch.ones(1, dtype=torch.long, device=device) if rows == 1 else _sizes(spans.q_len, q_block, device)
+    width, k_tiles = _sizes(k_len, k_block, device), -(-k_len // k_block)
+    row = torch.arange(batch * heads * rows, device=device).view(batch, heads, rows, 1)
+    strip = row // rows * len(height) + row % rows // q_block
+    # A range up to n holds all keys of the tiles before that of n, and the rest of n / k_block keys of that tile.
+    whole = torch.zeros(batch * heads * len(height) * (k_tiles + 1), dtype=torch.long, device=device)
+    rest = whole.clone()
+    for edges, sign in ((spans.ends, 1), (spans.starts, -1)):
+        place = (strip * (k_tiles + 1) + edges // k_block).flatten()
+        whole.scatter_add_(0, place, torch.full_like(place, sign))
+        rest.scatter_add_(0, place, (edges % k_block).flatten().long() * sign)
+    whole, rest = (each.view(batch, heads, len(height), k_tiles + 1) for each in (whole, rest))
+    after = whole.flip(-1).cumsum(-1).flip(-1) - whole
+    pairs = (after * k_block + rest)[..., :k_tiles]
+    kind = torch.where(pairs == height.view(-1, 1) * width, FULL, torch.where(pairs > 0, PARTIAL, SKIPPED))
+    return kind.to(torch.int8).expand(-1, -1, -(-spans.q_len // q_block), -1)
+
+
+def _sizes(length: int, block: int, device: torch.device) -> Tensor:
+    """The sizes of the blocks of a length: the last one may be smaller."""
+    return (length - torch.arange(0, length, block, device=device)).clamp(max=block)
 
 
 def _from_rule(mask: Mask, frame: Frame, q_block: int, k_block: int, device: torch.device) -> Tensor:
