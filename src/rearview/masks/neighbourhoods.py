@@ -36,7 +36,8 @@ class GridWindow(Mask):
 
     @property
     def has_ranges(self) -> bool:
-        return are_few(math.prod(self.size[:-1]), math.prod(self.shape))
+        rows = [min(size, cells) for size, cells in zip(self.size[:-1], self.shape[:-1], strict=True)]
+        return are_few(math.prod(rows), math.prod(self.shape))
 
     @property
     def own_length(self) -> int | None:
@@ -55,7 +56,7 @@ class GridWindow(Mask):
         first = torch.zeros_like(position)
         there = self._is_cell(position)
         for (low, high), cells, size in zip(windows[:-1], self.shape[:-1], self.size[:-1], strict=True):
-            step = torch.arange(size, dtype=torch.int32, device=device)
+            step = torch.arange(min(size, cells), dtype=torch.int32, device=device)
             cell = low + step
             there = (there.unsqueeze(-1) & (cell < high).unsqueeze(-2)).flatten(-2)
             first = (first.unsqueeze(-1) * cells + cell.unsqueeze(-2)).flatten(-2)
