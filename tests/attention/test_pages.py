@@ -288,9 +288,10 @@ QUERY = torch.zeros(2, HEADS, 1, DIM)
     ("wrong", "message"),
     [
         (lambda k, v: Pages(torch.ones(1, 1), [1]), "table: expected an integer tensor [batch, blocks], got a float32"),
-        (lambda k, v: Pages(torch.arange(2), [1]), "table: expected an integer tensor [batch, blocks], got a int64"),
+        (lambda k, v: Pages(torch.arange(2), [1]), "table: expected an integer tensor [batch, blocks], got an int64"),
         (lambda k, v: Pages([[0], [1]], [1]), "lengths: expected one for each of 2 items, got 1."),
         (lambda k, v: Pages([[0]], [-1]), "lengths: expected an integer of at least 0, got -1."),
+        (lambda k, v: Pages([[0]], torch.tensor(1)), "lengths: expected one for each of 1 items, got 1."),
         (
             lambda k, v: attend(QUERY, k, v, pages=torch.zeros(2, 3)),  # type: ignore[arg-type]
             "pages: expected a block table with lengths, got Tensor. Use Pages(table, lengths).",

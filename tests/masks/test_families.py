@@ -225,6 +225,33 @@ def test_long_data_is_summarised():
     assert repr(where(operator.ge)) == "where(ge)"
 
 
+def test_data_that_cannot_be_read_is_summarised():
+    absent = torch.zeros(2, 3, dtype=torch.long, device="meta")
+    assert repr(documents(absent)) == "documents(<2 x 3 ids>)"
+    assert repr(tree(absent)) == "tree(<2 x 3 parents>)"
+    assert repr(ranges(absent, absent)) == "ranges(<2 x 3 ranges>)"
+
+
+def test_data_may_come_as_arrays():
+    numpy = pytest.importorskip("numpy")
+    backwards = numpy.array([1, 0, 0])[::-1]
+    assert repr(documents(backwards)) == "documents([0, 0, 1])"
+    assert repr(chunks(1, within=backwards)) == "along(documents([0, 0, 1]), chunks(1))"
+    assert repr(prefix(backwards)) == "prefix([0, 0, 1])"
+    assert repr(prefix(numpy.int64(2))) == "prefix(2)"
+    assert repr(shared_prefix(numpy.int64(1), backwards)) == repr(shared_prefix(1, [0, 0, 1]))
+    assert repr(shared_prefix(backwards, [[1], numpy.array([2]), [3]])) == repr(
+        shared_prefix([0, 0, 1], [[1], [2], [3]])
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_window_larger_than_the_grid_takes_no_more_ranges_than_the_grid_has_rows(inside: bool):
+    mask = grid_window([3, 4, 5], 2**30 - 1, inside=inside)
+    assert mask.has_ranges
+    assert mask.spans(60).rows() == [[(0, 60)]] * 60
+
+
 @pytest.mark.parametrize(("q_len", "k_len"), [(9, 9), (9, 6), (1, 7), (3, 7)])
 def test_a_dense_square_serves_every_step(q_len: int, k_len: int):
     start = max(0, k_len - q_len)
@@ -434,13 +461,13 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
     (dilated, (0,), r"^dilated\(step\): expected an integer of at least 1, got 0"),
     (documents, ([0.5, 1.0],), r"^documents\(ids\): expected integer ids .*, got a float32 tensor of shape \[2\]"),
     (documents, (torch.zeros(2, 2, 2).long(),), r"^documents\(ids\): .*\[T\] or \[batch, T\].*\[2, 2, 2\]"),
-    (documents, (torch.tensor(1),), r"^documents\(ids\): .*, got a int64 tensor of shape \[\]"),
+    (documents, (torch.tensor(1),), r"^documents\(ids\): .*, got an int64 tensor of shape \[\]"),
     (documents, ([],), r"^documents\(ids\): expected .*, at least one, got .* of shape \[0\]"),
     (documents, ([[0, 1], [0]],), r"^documents\(ids\): expected integer ids .*, got \[\[0, 1\], \[0\]\]"),
     (documents, ("ab",), r"^documents\(ids\): expected integer ids .*, got 'ab'"),
     (padding, ([2, -1],), r"^padding\(lengths\): expected integers of at least 0, .*, got a minimum of -1"),
     (padding, ([1.5],), r"^padding\(lengths\): expected integers .*, got a float32 tensor"),
-    (padding, ([[2, 3]],), r"^padding\(lengths\): .* one for each batch item, got a int64 tensor of shape \[1, 2\]"),
+    (padding, ([[2, 3]],), r"^padding\(lengths\): .* one for each batch item, got an int64 tensor of shape \[1, 2\]"),
     (padding, (torch.ones(1, 2, 3).bool(),), r"^padding\(real\): .* bool tensor \[batch, T\], got .*\[1, 2, 3\]"),
     (padding, ([True, False],), r"^padding\(real\): .*, got a bool tensor of shape \[2\]"),
     (where, (lambda i, j, k: i,), r"^where\(rule\): expected 2 or 4 parameters, got 3\. Write lambda i, j: "),
@@ -449,7 +476,7 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
     (lambda n: where(lambda b, h, i, j: h == i, heads=n), (0,), "^heads: expected an integer of at least 1, got 0"),
     (lambda f: where(f).to_bool(2), (lambda i, j: i * 0.5,), r"^where\(rule\): .* a bool tensor, got torch\.float32"),
     (lambda f: where(f).to_bool(2), (lambda i, j: True,), r"^where\(rule\): .* returns a bool tensor, got bool"),
-    (dense, (torch.zeros(2, 2),), r"^dense\(tensor\): expected a bool .*, got a torch\.float32 .* from_additive"),
+    (dense, (torch.zeros(2, 2),), r"^dense\(tensor\): expected a bool .*, got a float32 tensor .* from_additive"),
     (dense, ([[True]],), r"^dense\(tensor\): expected a bool tensor, True = may be heard, got list"),
     (dense, (SQUARE[None],), r"^dense\(tensor\): expected shape .*, got \[1, 9, 9\]\. .*padding\(tensor\)"),
     (dense, (SQUARE[:0],), r"^dense\(tensor\): expected .* none of them 0, got \[0, 9\]"),
@@ -464,7 +491,7 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
     (
         ranges,
         (torch.zeros(1, 1, 1, 1, 1).int(), torch.zeros(1, 1, 1, 1, 1).int()),
-        r"^ranges\(starts, ends\): .* got a int32 tensor of shape \[1, 1, 1, 1, 1\]\. One range per query and",
+        r"^ranges\(starts, ends\): .* got an int32 tensor of shape \[1, 1, 1, 1, 1\]\. One range per query and",
     ),
     (
         tree,
@@ -481,14 +508,40 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
     (shared_prefix, (2, [2, 0.5]), r"^shared_prefix\(answer_lengths\): expected an integer of at least 0, got 0\.5"),
     (shared_prefix, (2, 3), r"^shared_prefix\(answer_lengths\): expected the answer lengths of each prompt.*, got 3"),
     (shared_prefix, ([2, 2], [[1]]), r"^shared_prefix\(answer_lengths\): expected .* of each prompt.*, got \[\[1\]\]"),
-    (shared_prefix, (0, [0]), r"^shared_prefix\(prompt_length\): expected at least one token in all, got 0 tokens"),
+    (
+        shared_prefix,
+        (0, [0]),
+        r"^shared_prefix\(prompt_length\): expected from one token in all to 2\*\*30 - 1 .*, got 0",
+    ),
+    (
+        shared_prefix,
+        (2**29, [2**29, 2]),
+        r"^shared_prefix\(prompt_length\): expected from one token .*, got 1,073,741,826",
+    ),
+    (shared_prefix, ("a", [1]), r"^shared_prefix\(prompt_length\): expected an integer of at least 0, got 'a'"),
     (
         along,
         (causal(), window(2)),
         r"^along\(paths\): expected documents\(ids\), tree\(parents\) or .* got causal\(",
     ),
     (along, (tree([-1]), 3), r"^along\(mask\): expected a mask, such as window\(2\), got 3"),
-    (lambda ids: chunks(2, within=ids), ([0.5],), r"^documents\(ids\): expected integer ids .*, got a float32 tensor"),
+    (lambda ids: chunks(2, within=ids), ([0.5],), r"^chunks\(within\): expected integer ids .*, got a float32 tensor"),
+    (
+        documents,
+        (torch.tensor([1]).to_sparse(),),
+        r"^documents\(ids\): .*, got a sparse_coo int64 tensor.* \.to_dense\(\)",
+    ),
+    (documents, ([*range(1000), None],), r"^documents\(ids\): .*, got \[0, 1, 2, 3, 4, 5, \.\.\.\]\.$"),
+    (
+        dense,
+        (torch.eye(2).bool().to_sparse(),),
+        r"^dense\(tensor\): .*, got a sparse_coo bool tensor .* \.to_dense\(\)",
+    ),
+    (
+        lambda f: (causal() & where(f)).to_bool(2),
+        (lambda i, j: torch.ones(7, dtype=torch.bool),),
+        r"^where\(rule\): expected an answer for each pair, .* broadcasts to \[1, 1, 2, 2\], got \[7\]",
+    ),
     (grid_window, (4, 2), r"^grid_window\(shape\): expected integers, one for each axis, such as \[4, 6\], got 4"),
     (grid_window, ([], 2), r"^grid_window\(shape\): expected integers, one for each axis, .*, got \[\]"),
     (grid_window, ([0, 2], 2), r"^grid_window\(shape\): expected an integer of at least 1, got 0"),
@@ -502,7 +555,7 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], str]] = [
     (bool, (causal(),), r"^mask: expected `&`, `\|` and `~` between masks, got `and`, `or`.*Write causal\(\) & window"),
     (operator.and_, (padding([1, 2]), padding([1, 2, 3])), "^mask: expected masks for one batch size, got 2 and 3"),
     (operator.or_, (padding([1, 2]), documents([[1]])), "^mask: expected masks for one batch size, got 1 and 2"),
-    (operator.and_, (per_head([full()] * 2), per_head([full()] * 3)), "^mask: .* for one heads size, got 2 and 3"),
+    (operator.and_, (per_head([full()] * 2), per_head([full()] * 3)), "^mask: .* for one number of heads, got 2 and 3"),
     (per_head, ([padding([1]), padding([1, 2])],), "^mask: expected masks for one batch size, got 1 and 2"),
 ]
 

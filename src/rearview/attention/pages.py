@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks import Mask, padding
-from rearview.masks.data import as_data, described
+from rearview.masks.data import as_data, described, is_whole
 from rearview.masks.frame import whole_number
 from rearview.masks.lagged import lagged
 
@@ -44,12 +44,12 @@ class Pages:
 
     def __init__(self, table: Tensor | Sequence[Sequence[int]], lengths: Sequence[int] | Tensor):
         numbers = as_data(table, "table", expected=TABLE)
-        whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
-        if numbers.ndim != 2 or not whole:
+        if numbers.ndim != 2 or not is_whole(numbers):
             raise BadArgument("table", expected=TABLE, got=described(numbers))
-        counts = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-        if len(counts) != len(numbers):
-            raise BadArgument("lengths", expected=f"one for each of {len(numbers)} items", got=len(counts))
+        counts = as_data(lengths, "lengths", expected=f"one for each of {len(numbers)} items").tolist()
+        if not isinstance(counts, list) or len(counts) != len(numbers):
+            got = len(counts) if isinstance(counts, list) else counts
+            raise BadArgument("lengths", expected=f"one for each of {len(numbers)} items", got=got)
         self.lengths = tuple(whole_number(count, "lengths", at_least=0) for count in counts)
         self.table = numbers.int().contiguous()
         # The last mask that was placed: the layers of a model ask with the same one, and it remembers its ranges.

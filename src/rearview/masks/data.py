@@ -4,7 +4,9 @@
 ('[3, 5]', '<64 ids>')
 """
 
+import reprlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,19 +17,33 @@ from rearview.errors import BadArgument
 PRINTED_VALUES = 32
 
 
-def as_data(values: object, argument: str, *, expected: str) -> Tensor:
+def as_data(values: Any, argument: str, *, expected: str) -> Tensor:
     try:
+        if not isinstance(values, Tensor) and hasattr(values, "__array__"):
+            # torch cannot read an array that is stored backwards, but its copy.
+            values = values.__array__().copy()
         # A copy: writing into the original must not change the mask.
-        return torch.as_tensor(values).detach().clone()
+        tensor = torch.as_tensor(values).detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadArgument(argument, expected=expected, got=repr(values)) from error
+        raise BadArgument(argument, expected=expected, got=reprlib.repr(values)) from error
+    if tensor.layout != torch.strided:
+        raise BadArgument(argument, expected=expected, got=described(tensor), advice="Convert it with .to_dense().")
+    return tensor
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether it holds integers; True and False are none.
+
+    >>> is_whole(torch.tensor([1])), is_whole(torch.tensor([1.0])), is_whole(torch.tensor([True]))
+    (True, False, False)
+    """
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def as_lengths(values: Sequence[int] | Tensor, argument: str) -> Tensor:
     expected = "integers of at least 0, one for each batch item"
     lengths = as_data(values, argument, expected=expected)
-    whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
-    if lengths.ndim != 1 or not whole or lengths.numel() == 0:
+    if lengths.ndim != 1 or not is_whole(lengths) or lengths.numel() == 0:
         raise BadArgument(argument, expected=expected, got=described(lengths))
     if bool((lengths < 0).any()):
         raise BadArgument(argument, expected=expected, got=f"a minimum of {int(lengths.min())}")
@@ -46,11 +62,22 @@ def is_readable(tensor: Tensor) -> bool:
     return not torch.compiler.is_compiling() and has_values and not tensor.is_meta
 
 
-def described(tensor: Tensor) -> str:
-    return f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {list(tensor.shape)}"
+def described(value: object) -> str:
+    """A value in an error message: a tensor by its dtype, layout and shape, anything else by its type.
+
+    >>> described(torch.zeros(2, 3)), described(torch.tensor(1)), described([1])
+    ('a float32 tensor of shape [2, 3]', 'an int64 tensor of shape []', 'list')
+    """
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    words = [] if value.layout == torch.strided else [str(value.layout).removeprefix("torch.")]
+    words = [*words, str(value.dtype).removeprefix("torch."), "tensor"]
+    article = "an" if words[0].startswith("i") else "a"
+    return f"{article} {' '.join(words)} of shape {list(value.shape)}"
 
 
 def printed(tensor: Tensor, of_what: str) -> str:
-    if tensor.numel() <= PRINTED_VALUES:
+    """The values of a tensor; if they are many, or cannot be read now, their number."""
+    if tensor.numel() <= PRINTED_VALUES and is_readable(tensor):
         return str(tensor.tolist())
     return f"<{' x '.join(map(str, tensor.shape))} {of_what}>"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
-from rearview.masks.data import PRINTED_VALUES, as_data, described, printed
+from rearview.masks.data import PRINTED_VALUES, as_data, described, is_readable, is_whole
 from rearview.masks.frame import LARGEST_NUMBER, Frame
 from rearview.masks.mask import Mask, family
 from rearview.masks.spans import Spans
@@ -78,8 +78,8 @@ class ExplicitRanges(Mask):
     def __repr__(self) -> str:
         starts, ends = (edge[0, 0] if edge.shape[:2] == (1, 1) else edge for edge in (self.starts, self.ends))
         starts, ends = (edge[:, 0] if edge.ndim == 2 and edge.shape[1] == 1 else edge for edge in (starts, ends))
-        if starts.numel() > PRINTED_VALUES:
-            return f"ranges({printed(starts, 'ranges')})"
+        if starts.numel() > PRINTED_VALUES or not is_readable(starts):
+            return f"ranges(<{' x '.join(map(str, starts.shape))} ranges>)"
         return f"ranges({starts.tolist()}, {ends.tolist()})"
 
 
@@ -141,9 +141,8 @@ def ranges(starts: Sequence[object] | Tensor, ends: Sequence[object] | Tensor) -
     argument, expected = "ranges(starts, ends)", f"integers {AXES}, at least one"
     edges = [as_data(values, argument, expected=expected) for values in (starts, ends)]
     for edge in edges:
-        whole = not (edge.is_floating_point() or edge.is_complex() or edge.dtype == torch.bool)
-        if edge.ndim not in (1, 2, 3, 4) or not whole or edge.numel() == 0:
-            advice = "One range per query and batch item is starts[..., None]." if whole else ""
+        if edge.ndim not in (1, 2, 3, 4) or not is_whole(edge) or edge.numel() == 0:
+            advice = "One range per query and batch item is starts[..., None]." if is_whole(edge) else ""
             raise BadArgument(argument, expected=expected, got=described(edge), advice=advice)
     if edges[0].shape != edges[1].shape:
         got = f"{list(edges[0].shape)} and {list(edges[1].shape)}"

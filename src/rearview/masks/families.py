@@ -202,9 +202,9 @@ def prefix(n: int | Sequence[int] | Tensor) -> Mask:
     >>> (causal() | prefix(2)).to_bool(3).int().tolist()
     [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
-    if isinstance(n, int) or not isinstance(n, (Sequence, Tensor)) or (isinstance(n, Tensor) and n.ndim == 0):
-        return Prefix(whole_number(n.item() if isinstance(n, Tensor) else n, "prefix(n)", at_least=0))
-    return Prefixes(as_lengths(n, "prefix(n)"))
+    if isinstance(n, Sequence) or getattr(n, "ndim", 0) > 0:
+        return Prefixes(as_lengths(n, "prefix(n)"))  # pyright: ignore[reportArgumentType]
+    return Prefix(whole_number(n.item() if isinstance(n, Tensor) else n, "prefix(n)", at_least=0))
 
 
 @expression("chunks(n) or chunks(n, within=[0, 0, 1, 1])")
@@ -223,7 +223,6 @@ def chunks(n: int, *, within: Sequence[int] | Sequence[Sequence[int]] | Tensor |
     if within is None:
         return blocks
     # Documents are made of families themselves.
-    from rearview.masks.packing import documents
-    from rearview.masks.paths import along
+    from rearview.masks.packing import Documents, as_ids
 
-    return along(documents(within), blocks)
+    return Documents(as_ids(within, "chunks(within)")).along(blocks)

@@ -61,11 +61,11 @@ class Joined(Mask):
     _heads: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_batch", _one_size([part.batch for part in self.parts], "batch"))
+        object.__setattr__(self, "_batch", _one_size([part.batch for part in self.parts], "batch size"))
         object.__setattr__(self, "_heads", self._joined_heads())
 
     def _joined_heads(self) -> int | None:
-        return _one_size([part.heads for part in self.parts], "heads")
+        return _one_size([part.heads for part in self.parts], "number of heads")
 
     @property
     def batch(self) -> int | None:
@@ -222,13 +222,13 @@ def _inside(part: Mask) -> str:
     return f"({part!r})" if isinstance(part, Operation) else repr(part)
 
 
-def _one_size(sizes: list[int | None], axis: str) -> int | None:
+def _one_size(sizes: list[int | None], what: str) -> int | None:
     found: int | None = None
     for size in sizes:
         if size is None or size == found:
             continue
         if found is not None:
             both = " and ".join(map(str, sorted({known for known in sizes if known is not None})))
-            raise BadArgument("mask", expected=f"masks for one {axis} size", got=both)
+            raise BadArgument("mask", expected=f"masks for one {what}", got=both)
         found = size
     return found

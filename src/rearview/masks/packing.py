@@ -141,12 +141,16 @@ def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Document
     >>> (causal() & documents([0, 0, 1])).to_bool(3).int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
     """
-    tensor = as_data(ids, "documents(ids)", expected="integer ids [T] or [batch, T]")
+    return Documents(as_ids(ids, "documents(ids)"))
+
+
+def as_ids(values: Sequence[int] | Sequence[Sequence[int]] | Tensor, argument: str) -> Tensor:
+    """The ids of documents as int64 [T] or [batch, T]. True and False are two documents: real tokens and padding."""
+    expected = "integer ids [T] or [batch, T], at least one"
+    tensor = as_data(values, argument, expected=expected)
     if tensor.ndim not in (1, 2) or tensor.is_floating_point() or tensor.is_complex() or tensor.numel() == 0:
-        raise BadArgument(
-            "documents(ids)", expected="integer ids [T] or [batch, T], at least one", got=described(tensor)
-        )
-    return Documents(tensor.long())
+        raise BadArgument(argument, expected=expected, got=described(tensor))
+    return tensor.long()
 
 
 @expression("padding([3, 5])")

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rearview.drawing.cells import counted
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
 from rearview.masks.data import is_readable
@@ -73,7 +74,7 @@ class Paths(Mask):
             raise BadArgument(
                 self.argument,
                 expected=f"{article} {self.entry} for each of the {needed} positions",
-                got=f"{known} {self.entry}s",
+                got=counted(known, self.entry, f"{self.entry}s"),
                 advice=f"Give one {self.entry} per position of the whole sequence, the cached positions included.",
             )
 

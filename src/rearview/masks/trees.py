@@ -9,15 +9,16 @@ tree([-1, 0, 1, 1, 3, 0])  ·  6 queries x 6 keys  ·  41.7 % visible
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
-from rearview.masks.data import as_data, described, is_readable, printed
+from rearview.masks.data import as_data, described, is_readable, is_whole, printed
 from rearview.masks.families import Causal
-from rearview.masks.frame import Frame, whole_number
+from rearview.masks.frame import LARGEST_NUMBER, Frame, whole_number
 from rearview.masks.mask import Mask, family
 from rearview.masks.paths import Paths
 from rearview.masks.runs import are_few
@@ -90,8 +91,7 @@ def tree(parents: Sequence[int] | Sequence[Sequence[int]] | Tensor, *, after: in
     """
     expected = "integer parents [T] or [batch, T], at least one"
     tensor = as_data(parents, "tree(parents)", expected=expected)
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if tensor.ndim not in (1, 2) or not whole or tensor.numel() == 0:
+    if tensor.ndim not in (1, 2) or not is_whole(tensor) or tensor.numel() == 0:
         raise BadArgument("tree(parents)", expected=expected, got=described(tensor))
     tensor = tensor.long()
     node = torch.arange(tensor.shape[-1], device=tensor.device)
@@ -145,13 +145,16 @@ def shared_prefix(
                 firsts.append(place)
                 branches.append(branch)
             place += length
-    if place == 0:
-        raise BadArgument("shared_prefix(prompt_length)", expected="at least one token in all", got="0 tokens")
+    if not 0 < place <= LARGEST_NUMBER:
+        expected = f"from one token in all to 2**30 - 1 ({LARGEST_NUMBER:,})"
+        raise BadArgument("shared_prefix(prompt_length)", expected=expected, got=f"{place:,}")
     parents = torch.arange(-1, place - 1)
     parents[torch.tensor(firsts)] = torch.tensor(branches)
     return Tree(parents)
 
 
-def _plain(values: object) -> object:
-    values = values.tolist() if isinstance(values, Tensor) else values
-    return [_plain(each) for each in values] if isinstance(values, Sequence) else values
+def _plain(values: Any) -> Any:
+    """Tensors, arrays and sequences as lists."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    several = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
+    return [_plain(each) for each in values] if several else values

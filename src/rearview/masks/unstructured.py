@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
-from rearview.masks.data import is_readable
+from rearview.masks.data import described, is_readable
 from rearview.masks.explicit import DenseRanges, check_rows, dense_sizes
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask, family
@@ -68,6 +68,13 @@ class Where(Unstructured):
         if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
             got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
             raise BadArgument("where(rule)", expected="a rule that returns a bool tensor", got=got)
+        # A rule that is asked inside another one may get an undeclared batch or head.
+        indices = [index for index in (batch, head, query, key) if isinstance(index, Tensor)]
+        whole = torch.broadcast_tensors(*indices)[0].shape
+        sizes = zip(answer.shape[::-1], whole[::-1], strict=False)
+        if answer.ndim > len(whole) or any(size not in (1, most) for size, most in sizes):
+            expected = f"an answer for each pair, of a shape that broadcasts to {list(whole)}"
+            raise BadArgument("where(rule)", expected=expected, got=list(answer.shape))
         return answer
 
     def __repr__(self) -> str:
@@ -194,10 +201,11 @@ def dense(tensor: Tensor) -> Mask:
     >>> dense(torch.tensor([[True, False], [True, True]])).to_bool(2).int().tolist()
     [[1, 0], [1, 1]]
     """
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
-        got = f"a {tensor.dtype} tensor" if isinstance(tensor, Tensor) else type(tensor).__name__
-        advice = "For an additive mask use from_additive(tensor)."
-        raise BadArgument("dense(tensor)", expected="a bool tensor, True = may be heard", got=got, advice=advice)
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.layout != torch.strided:
+        is_sparse = isinstance(tensor, Tensor) and tensor.layout != torch.strided
+        advice = "Convert it with .to_dense()." if is_sparse else "For an additive mask use from_additive(tensor)."
+        expected = "a bool tensor, True = may be heard"
+        raise BadArgument("dense(tensor)", expected=expected, got=described(tensor), advice=advice)
     if tensor.ndim not in (2, 4) or tensor.numel() == 0:
         raise BadArgument(
             "dense(tensor)",

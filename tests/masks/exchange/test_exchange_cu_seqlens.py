@@ -55,3 +55,7 @@ def test_what_is_more_than_packed_sequences_is_refused(mask, is_causal: bool, me
 def test_edges_that_are_none():
     with pytest.raises(BadArgument, match=r"^cu_seqlens: expected integers that start at 0 and rise .*, got \[1, 2\]"):
         from_cu_seqlens([1, 2])
+    with pytest.raises(BadArgument, match=r"^cu_seqlens: expected integers that start at 0 and rise .*, got 'ab'"):
+        from_cu_seqlens("ab")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadArgument, match=r"^cu_seqlens: expected the edges of the sequences, .*, got None"):
+        from_cu_seqlens(None)  # pyright: ignore[reportArgumentType]

@@ -139,7 +139,7 @@ def test_items_heads_and_batches():
             False,
             r"expected int32 \[batch, head, key, 2 or 4\] for c",
         ),
-        (torch.zeros(1, 4, 2, dtype=torch.int32), True, r"got a int32 tensor of shape \[1, 4, 2\]"),
+        (torch.zeros(1, 4, 2, dtype=torch.int32), True, r"got an int32 tensor of shape \[1, 4, 2\]"),
         (torch.zeros(1, 1, 4, 1), True, "got a float32 tensor"),
         ([1, 2], True, "got list"),
     ],

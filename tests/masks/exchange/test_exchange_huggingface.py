@@ -231,7 +231,7 @@ def test_additive_masks_of_transformers():
             lambda: from_huggingface(torch.ones(2, 3, 3)),
             r"a 2-D padding mask, a 4-D bool or float mask.*got a float32 tensor of shape \[2, 3, 3\]",
         ),
-        (lambda: from_huggingface(torch.ones(1, 1, 3, 3).int()), r"got a int32 tensor of shape \[1, 1, 3, 3\]"),
+        (lambda: from_huggingface(torch.ones(1, 1, 3, 3).int()), r"got an int32 tensor of shape \[1, 1, 3, 3\]"),
         (lambda: from_huggingface(NO_MASK), r"got NoneType"),
         (
             lambda: written(causal(), 3, implementation="flash"),

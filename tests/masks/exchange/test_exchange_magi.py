@@ -116,12 +116,19 @@ def test_slices_without_types_are_full():
     assert from_magi([[0, 2]], [[0, 2]], q_len=2, k_len=2).equals(full(), 2)
 
 
+def test_no_slices_are_a_mask_in_which_nothing_is_heard():
+    assert from_magi([], [], q_len=2, k_len=2).equals(~full(), 2)
+    assert from_magi(**to_magi(~full(), 2), q_len=2, k_len=2).equals(~full(), 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (([[0, 9]], [[0, 2]], [0]), r"^q_ranges: expected integers \[slices, 2\] from 0 to 4, start before end"),
         (([[2, 1]], [[0, 2]], [0]), r"^q_ranges: .*, got \[\[2, 1\]\]"),
         (([[0, 2]], [[0.5, 2]], [0]), r"^k_ranges: expected integers"),
+        (([[0, 2], [1]], [[0, 2]], [0]), r"^q_ranges: expected integers .*, got \[\[0, 2\], \[1\]\]"),
+        (([[0, 2]], [[0, 2]], ["full"]), r"^attn_type_map, k_ranges: .* got \['full'\]"),
         (
             ([[0, 2]], [[0, 2]], [4]),
             r"^attn_type_map, k_ranges: expected a type from 0 to 3 and .* each of the 1 slices",

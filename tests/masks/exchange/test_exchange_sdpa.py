@@ -96,7 +96,7 @@ def test_masks_that_broadcast():
             r"attn_mask, is_causal: expected one of the two, got both",
         ),
         ({"attn_mask": torch.ones(2, 2, 2).bool()}, r"broadcasts to \[2, 2\].*got a bool tensor of shape \[2, 2, 2\]"),
-        ({"attn_mask": torch.ones(2, 2).int()}, r"a bool or float tensor.*got a int32 tensor"),
+        ({"attn_mask": torch.ones(2, 2).int()}, r"a bool or float tensor.*got an int32 tensor"),
         ({"attn_mask": torch.ones(3, 2).bool()}, r"attn_mask: expected shape \[2, 2\], got \[3, 2\]"),
         ({"attn_mask": [[True]]}, r"got list"),
     ],

@@ -96,7 +96,11 @@ def test_a_mask_for_all_items_is_compared_with_each():
     ("first", "second", "message"),
     [
         (padding([1, 2]), padding([1, 2, 3]), "mask: expected masks for one batch size, got 2 and 3."),
-        (per_head([causal()] * 2), per_head([causal()] * 3), "mask: expected masks for one heads size, got 2 and 3."),
+        (
+            per_head([causal()] * 2),
+            per_head([causal()] * 3),
+            "mask: expected masks for one number of heads, got 2 and 3.",
+        ),
         (causal(), "causal()", "other: expected a mask to compare with, got 'causal()'."),
     ],
 )

@@ -21,8 +21,9 @@ from torch import Tensor
 from rearview.errors import BadArgument, Unsupported
 from rearview.integrations.transformers.mask_tensor import MaskTensor
 from rearview.masks import Frame, Mask, causal, dense, full, padding
+from rearview.masks.data import described
 from rearview.masks.exchange import from_block_mask
-from rearview.masks.exchange.tensors import LOWEST, described
+from rearview.masks.exchange.tensors import LOWEST
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

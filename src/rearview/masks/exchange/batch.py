@@ -6,6 +6,7 @@
 """
 
 from rearview.errors import BadArgument
+from rearview.masks.exchange.checked import checked
 from rearview.masks.frame import whole_number
 from rearview.masks.mask import Mask
 
@@ -17,6 +18,7 @@ def batch_of(mask: Mask, batch: int | None) -> int:
     >>> batch_of(causal(), None)
     1
     """
+    mask = checked(mask)
     if batch is None:
         return mask.batch or 1
     size = whole_number(batch, "batch", at_least=1)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rearview.errors import Unsupported
+from rearview.errors import BadArgument, Unsupported
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.flash import ADVICE, from_flash, more_than_one_range
 from rearview.masks.exchange.rows import ranged
@@ -28,6 +28,8 @@ def from_cu_seqlens(cu_seqlens: Sequence[int] | Tensor, *, causal: bool = False)
     >>> from_cu_seqlens([0, 1, 3])
     documents([0, 1, 1])
     """
+    if cu_seqlens is None:
+        raise BadArgument("cu_seqlens", expected="the edges of the sequences, such as [0, 3, 5]", got="None")
     return from_flash(causal=causal, cu_seqlens=cu_seqlens)
 
 

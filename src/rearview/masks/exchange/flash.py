@@ -9,6 +9,7 @@ FlashAttention aligns at the bottom right, as positions do here, and its window 
 of the query without the query itself: `window(4)` is 3 to the left.
 """
 
+import reprlib
 from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import as_data, is_whole
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.rows import ranged
 from rearview.masks.exchange.sequences import Band, RowRanges, as_packed, as_rectangles, find_band
@@ -110,11 +112,11 @@ def from_flash(
 
 
 def _edges(cu_seqlens: Sequence[int] | Tensor) -> Tensor:
-    edges = torch.as_tensor(cu_seqlens).cpu()
-    whole = edges.ndim == 1 and len(edges) > 1 and not edges.is_floating_point()
+    expected = "integers that start at 0 and rise to the total length, such as [0, 3, 5]"
+    edges = as_data(cu_seqlens, "cu_seqlens", expected=expected).cpu()
+    whole = edges.ndim == 1 and len(edges) > 1 and is_whole(edges)
     if not whole or edges[0] != 0 or edges[-1] == 0 or bool((edges.diff() < 0).any()):
-        expected = "integers that start at 0 and rise to the total length, such as [0, 3, 5]"
-        raise BadArgument("cu_seqlens", expected=expected, got=edges.tolist())
+        raise BadArgument("cu_seqlens", expected=expected, got=reprlib.repr(edges.tolist()))
     return edges.long()
 
 

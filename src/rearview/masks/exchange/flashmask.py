@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import described
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.rows import ranged, rows_as_mask
-from rearview.masks.exchange.tensors import described
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask
 from rearview.masks.spans import Spans

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.exchange.checked import checked
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask
 from rearview.masks.operators import Operation
@@ -51,7 +52,7 @@ def to_mask_mod(
     [[1, 1, 0], [1, 1, 1]]
     """
     frame = Frame.of(q_len, k_len, q_start)
-    mask._check(frame)
+    checked(mask)._check(frame)
     return _lowered(mask._simplify(frame), frame, torch.device(device or "cpu"))
 
 
@@ -86,7 +87,7 @@ def to_block_mask(
     if len(sizes) != 2:
         raise BadArgument("block_size", expected="one size, or (query block, key block)", got=repr(block_size))
     q_block, k_block = (whole_number(size, "block_size", at_least=1) for size in sizes)
-    kind = Tiles.of(mask, frame, block=(q_block, k_block), device=device).kind
+    kind = Tiles.of(checked(mask), frame, block=(q_block, k_block), device=device).kind
     kind = kind.expand(mask.batch or 1, mask.heads or 1, -1, -1).clone()
     # A block that reaches over the edge is never full for FlexAttention: positions that do not exist are not visible.
     if frame.q_len % q_block:

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import described
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.block_mask import from_block_mask
+from rearview.masks.exchange.checked import checked
 from rearview.masks.exchange.flex import MaskMod, to_block_mask
-from rearview.masks.exchange.tensors import described, from_additive, from_bool, to_additive
+from rearview.masks.exchange.tensors import from_additive, from_bool, to_additive
 from rearview.masks.families import causal
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask
@@ -107,7 +109,7 @@ def to_mask_function(mask: Mask, *, length: int) -> MaskMod:
     False
     """
     length = whole_number(length, "length", at_least=1)
-    mask._check(Frame.of(length))
+    checked(mask)._check(Frame.of(length))
 
     def mask_function(batch_idx: Tensor, head_idx: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         # A static cache asks beyond the sequence, where the mask may have no data.

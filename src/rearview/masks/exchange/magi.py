@@ -11,6 +11,7 @@ A slice is a rectangle of queries and keys with a type: 0 full, 1 causal (aligne
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import as_data, is_whole
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.rows import ranged, rows_as_mask
 from rearview.masks.frame import Frame, whole_number
@@ -113,14 +115,13 @@ def from_magi(
     """
     q_len, k_len = whole_number(q_len, "q_len", at_least=1), whole_number(k_len, "k_len", at_least=1)
     queries, keys = _pairs(q_ranges, "q_ranges", q_len), _pairs(k_ranges, "k_ranges", k_len)
-    kinds = torch.zeros(len(queries)) if attn_type_map is None else torch.as_tensor(attn_type_map).cpu()
+    expected = f"a type from 0 to 3 and a range of keys for each of the {len(queries)} slices"
+    named = [FULL] * len(queries) if attn_type_map is None else attn_type_map
+    kinds = as_data(named, "attn_type_map, k_ranges", expected=expected).cpu()
     are_known = kinds.shape == (len(queries),) and bool(torch.isin(kinds, torch.arange(4)).all())
     if len(keys) != len(queries) or not are_known:
-        raise BadArgument(
-            "attn_type_map, k_ranges",
-            expected=f"a type from 0 to 3 and a range of keys for each of the {len(queries)} slices",
-            got=f"{kinds.tolist()} and {len(keys)} ranges of keys",
-        )
+        got = f"{reprlib.repr(kinds.tolist())} and {len(keys)} ranges of keys"
+        raise BadArgument("attn_type_map, k_ranges", expected=expected, got=got)
     step = torch.tensor(list(STEPS.values()))[kinds.long()]
     # Every row of every slice, and the place of the slice among those of its row.
     lengths = queries[:, 1] - queries[:, 0]
@@ -142,10 +143,11 @@ def from_magi(
 
 
 def _pairs(values: Sequence[Sequence[int]] | Tensor, argument: str, length: int) -> Tensor:
-    pairs = torch.as_tensor(values).cpu()
-    whole = pairs.ndim == 2 and pairs.shape[1] == 2 and not pairs.is_floating_point()
+    expected = f"integers [slices, 2] from 0 to {length}, start before end"
+    pairs = as_data(values, argument, expected=expected).cpu()
+    if pairs.numel() == 0:
+        return pairs.new_empty(0, 2, dtype=torch.long)
+    whole = pairs.ndim == 2 and pairs.shape[1] == 2 and is_whole(pairs)
     if not whole or bool((pairs[:, 0] < 0).any() | (pairs[:, 0] > pairs[:, 1]).any() | (pairs[:, 1] > length).any()):
-        raise BadArgument(
-            argument, expected=f"integers [slices, 2] from 0 to {length}, start before end", got=pairs.tolist()
-        )
+        raise BadArgument(argument, expected=expected, got=reprlib.repr(pairs.tolist()))
     return pairs.long()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from rearview.errors import BadArgument
+from rearview.masks.exchange.checked import checked
 from rearview.masks.explicit import ranges
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask
@@ -25,6 +26,7 @@ def ranged(mask: Mask, frame: Frame) -> Spans:
     >>> ranged(dilated(2), Frame.of(1, 3)).rows()
     [[(0, 1), (2, 3)]]
     """
+    mask = checked(mask)
     return mask.spans_in(frame, CPU) if mask.has_ranges else Spans.from_bool(mask.visible_in(frame, CPU))
 
 

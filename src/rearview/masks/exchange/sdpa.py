@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
-from rearview.masks.exchange.tensors import described, from_additive, from_bool
+from rearview.masks.data import described
+from rearview.masks.exchange.checked import checked
+from rearview.masks.exchange.tensors import from_additive, from_bool
 from rearview.masks.families import causal, full, window
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask
@@ -43,7 +45,7 @@ def to_sdpa(
     [[[[1, 1, 0], [1, 1, 1]]]]
     """
     frame, device = Frame.of(q_len, k_len, q_start), torch.device(device or "cpu")
-    mask._check(frame)
+    checked(mask)._check(frame)
     simple = mask._simplify(frame)
     if _same(simple, full(), frame, device):
         return {"attn_mask": None, "is_causal": False}

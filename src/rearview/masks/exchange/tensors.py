@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import described
 from rearview.masks.mask import Mask
 from rearview.masks.unstructured import dense
 
@@ -102,14 +103,3 @@ def _check_axes(tensor: Tensor, argument: str) -> None:
             got=list(tensor.shape),
             advice="For three axes add the missing one with tensor[:, None] or tensor[None].",
         )
-
-
-def described(value: object) -> str:
-    """A value in an error message: a tensor by dtype and shape.
-
-    >>> described(torch.zeros(2, 3))
-    'a float32 tensor of shape [2, 3]'
-    """
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {list(value.shape)}"
