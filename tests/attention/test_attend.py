@@ -308,6 +308,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (call(dropout=1.0), r"^dropout: expected a finite number, at least 0, below 1, got 1\.0"),
     (call(dropout=-0.1), r"^dropout: expected a finite number, at least 0, below 1, got -0\.1"),
     (call(dropout=True), "^dropout: expected a finite number, at least 0, below 1, got True"),
+    (call(generator=3), r"^generator: expected a torch\.Generator, got int"),
     (call(q_start=-1), "^q_start: expected an integer of at least 0, got -1"),
     (call(q_start=1.0), r"^q_start: expected an integer of at least 0, got 1\.0"),
     (call(bias=torch.zeros(7, 6)), r"^bias: expected .* broadcasts to \[2, 4, 7, 7\], or alibi.*, got \[7, 6\]"),

@@ -153,6 +153,22 @@ def full_cache() -> KeyValueCache:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (
+            lambda c: (c.reset(), c.append(some(3, 2)[0], some(3, 1)[1])),
+            "value: expected torch.float32 of shape [3, 2, 2, ",
+        ),
+        (
+            lambda c: (c.reset(), c.append(some(3, 2)[0], some(3, 2)[1].double())),
+            "value: expected torch.float32 of shape [3, 2, 2, ",
+        ),
+        (lambda c: c.append(some(3, 1)[0], None), "value: expected a tensor [batch, heads, time, dim], got NoneType."),
+        (lambda c: c.keep(3), "lengths: expected a list, got 3."),
+        (lambda c: c.take(["a"]), "items: expected items of the batch, 0 to 2, got ['a']."),
+        (lambda c: c.put([0], 3), "other: expected a KeyValueCache, got int."),
+        (
+            lambda c: c.put([0], KeyValueCache(batch=1, heads=3, max_len=4, key_dim=1)),
+            "other: expected a cache of 2 heads with keys of ",
+        ),
         (lambda c: c.append(*some(3, 1)), "cache: expected at most 4 positions, got 4 held and 1 new."),
         (lambda c: (c.reset(), c.append(*some(2, 1))), "cache: expected keys of batch x heads [3, 2], torch.float32"),
         (

@@ -111,6 +111,28 @@ def test_only_who_writes_into_a_shared_block_gets_a_copy():
     assert_same(paged, plain)
 
 
+def test_of_the_items_that_move_nodes_in_a_shared_block_the_last_keeps_it():
+    # Three blocks are used, so there is room for one copy.
+    paged, plain = both(batch=1, num_blocks=4)
+    for cache in (paged, plain):
+        cache.append(*some(1, 7))
+        cache.take([0, 0])
+        cache.keep([4, 4], [[1], [0, 2]])
+    assert paged.blocks_in_use == 3
+    assert_same(paged, plain)
+
+
+def test_a_batch_without_items():
+    paged, plain = both()
+    for cache in (paged, plain):
+        cache.append(*some(3, 2))
+        cache.take([])
+        cache.append(*some(0, 2))
+        cache.append(*some(0, 1))
+    assert paged.blocks_in_use == 0
+    assert paged.lengths == plain.lengths == []
+
+
 @engines
 @pytest.mark.parametrize("mask", [causal(), causal() & window(3)], ids=repr)
 def test_steps_hear_the_same_as_over_the_other_one(engine, mask):

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from rearview.attention.pages import Pages
 from rearview.errors import BadArgument
 from rearview.masks import Mask
+from rearview.masks.data import described
 from rearview.masks.frame import whole_number
 from rearview.masks.lagged import lagged
 
@@ -43,7 +45,8 @@ class KeyValueCache:
     ):
         self.max_len = whole_number(max_len, "max_len", at_least=1)
         self.batch = whole_number(batch, "batch", at_least=0)
-        value_dim = key_dim if value_dim is None else value_dim
+        heads, key_dim = whole_number(heads, "heads", at_least=1), whole_number(key_dim, "key_dim", at_least=1)
+        value_dim = key_dim if value_dim is None else whole_number(value_dim, "value_dim", at_least=1)
         self.keys, self.values = (
             torch.empty(*self._shape(batch, heads, dim), dtype=dtype, device=device) for dim in (key_dim, value_dim)
         )
@@ -79,8 +82,8 @@ class KeyValueCache:
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values, including the new ones, which follow the last position of each item."""
+        end = self._checked_end(key, value)
         count = key.shape[2]
-        end = self._checked_end(key)
         if self._lengths is None:
             self.keys[:, :, self._length : end] = key.detach()
             self.values[:, :, self._length : end] = value.detach()
@@ -94,8 +97,12 @@ class KeyValueCache:
         self._length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def _checked_end(self, key: Tensor) -> int:
-        """How many positions the cache holds after this key."""
+    def _checked_end(self, key: Tensor, value: Tensor) -> int:
+        """How many positions the cache holds after these keys and values."""
+        for name, given in (("key", key), ("value", value)):
+            if not isinstance(given, Tensor) or given.ndim != 4:
+                expected = "a tensor [batch, heads, time, dim]"
+                raise BadArgument(name, expected=expected, got=described(given))
         count, shape = key.shape[2], (self.batch, self.keys.shape[1])
         if self._length + count > self.max_len:
             raise BadArgument(
@@ -111,6 +118,14 @@ class KeyValueCache:
                 got=f"{list(key.shape[:2])}, {key.dtype} on {key.device}",
                 advice="Create the cache with layer.new_cache(batch, max_len) after moving the layer.",
             )
+        # Assigning would broadcast or cast what does not fit.
+        for name, given, held in (("key", key, self.keys), ("value", value, self.values)):
+            fitting = (*shape, count, held.shape[3])
+            if given.shape != fitting or given.dtype != held.dtype or given.device != held.device:
+                expected = f"{held.dtype} of shape {list(fitting)} on {held.device}"
+                raise BadArgument(
+                    name, expected=expected, got=f"{given.dtype} of shape {list(given.shape)} on {given.device}"
+                )
         return self._length + count
 
     def keep(self, lengths: Sequence[int], paths: Sequence[Sequence[int]] | None = None) -> None:
@@ -131,15 +146,16 @@ class KeyValueCache:
         ([5, 1], True)
         """
         held = self.lengths
-        lengths = [whole_number(length, "lengths", at_least=0) for length in lengths]
+        lengths = [whole_number(length, "lengths", at_least=0) for length in _listed(lengths, "lengths")]
         if len(lengths) != len(held) or any(length > own for length, own in zip(lengths, held, strict=True)):
             raise BadArgument(
                 "lengths", expected=f"at most the number of positions that each item holds, {held}", got=lengths
             )
         if paths is not None:
             nodes = [own - length for own, length in zip(held, lengths, strict=True)]
-            self._move(lengths, _checked_paths(paths, nodes))
-            lengths = [length + len(path) for length, path in zip(lengths, paths, strict=True)]
+            kept = _checked_paths(paths, nodes)
+            self._move(lengths, kept)
+            lengths = [length + len(path) for length, path in zip(lengths, kept, strict=True)]
         self._hold(lengths)
 
     def take(self, items: Sequence[int]) -> None:
@@ -152,8 +168,8 @@ class KeyValueCache:
         >>> cache.lengths
         [2, 0]
         """
-        held = self._checked_items(items)
-        chosen = torch.tensor(list(items), dtype=torch.long, device=self.keys.device)
+        items, held = self._checked_items(items), self.lengths
+        chosen = torch.tensor(items, dtype=torch.long, device=self.keys.device)
         self.keys, self.values, self.batch = self.keys[chosen], self.values[chosen], len(items)
         self._hold([held[item] for item in items])
 
@@ -167,8 +183,8 @@ class KeyValueCache:
         >>> cache.lengths
         [0, 3]
         """
-        held = self._checked_replacement(items, other)
-        chosen = torch.tensor(list(items), dtype=torch.long, device=self.keys.device)
+        items, held = self._checked_replacement(items, other)
+        chosen = torch.tensor(items, dtype=torch.long, device=self.keys.device)
         keys, values = other.contents()
         self.keys[chosen, :, : len(other)], self.values[chosen, :, : len(other)] = keys, values
         self._hold(held)
@@ -195,22 +211,32 @@ class KeyValueCache:
             self.values[item, :, target] = self.values[item, :, source]
 
     def _checked_items(self, items: Sequence[int]) -> list[int]:
-        held = self.lengths
-        if not all(0 <= item < len(held) for item in items):
-            raise BadArgument("items", expected=f"items of the batch, 0 to {len(held) - 1}", got=list(items))
-        return held
+        chosen = _listed(items, "items")
+        if not all(isinstance(item, int) and 0 <= item < self.batch for item in chosen):
+            raise BadArgument("items", expected=f"items of the batch, 0 to {self.batch - 1}", got=chosen)
+        return chosen
 
-    def _checked_replacement(self, items: Sequence[int], other: KeyValueCache) -> list[int]:
-        """How many positions each item holds once `other` is in the place of `items`."""
-        held = self._checked_items(items)
+    def _checked_replacement(self, items: Sequence[int], other: KeyValueCache) -> tuple[list[int], list[int]]:
+        """The items, and how many positions each item of the batch holds once `other` is in the place of these."""
+        items, held = self._checked_items(items), self.lengths
         if len(set(items)) < len(items):
-            raise BadArgument("items", expected="items of the batch, each once", got=list(items))
+            raise BadArgument("items", expected="items of the batch, each once", got=items)
+        if not isinstance(other, KeyValueCache):
+            raise BadArgument("other", expected="a KeyValueCache", got=type(other).__name__)
         if other.batch != len(items) or len(other) > self.max_len:
             expected = f"a cache of {len(items)} items that holds at most {self.max_len} positions"
             raise BadArgument("other", expected=expected, got=f"{other.batch} items, {len(other)} positions")
+        if other._kind != self._kind:
+            raise BadArgument("other", expected=f"a cache of {self._kind}", got=other._kind)
         for item, length in zip(items, other.lengths, strict=True):
             held[item] = length
-        return held
+        return items, held
+
+    @property
+    def _kind(self) -> str:
+        """What one position is, in words."""
+        (_, heads, _, key_dim), value_dim = self.keys.shape, self.values.shape[3]
+        return f"{heads} heads with keys of {key_dim} and values of {value_dim} numbers, {self.keys.dtype}"
 
 
 def path_moves(lengths: list[int], paths: list[list[int]]) -> list[tuple[int, int, int]]:
@@ -227,8 +253,17 @@ def path_moves(lengths: list[int], paths: list[list[int]]) -> list[tuple[int, in
     ]
 
 
+def _listed(values: Any, argument: str) -> list:
+    """A sequence or a tensor as a list."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise BadArgument(argument, expected="a list", got=repr(values))
+    return list(values)
+
+
 def _checked_paths(paths: Sequence[Sequence[int]], nodes: list[int]) -> list[list[int]]:
-    checked = [[whole_number(node, "paths", at_least=0) for node in path] for path in paths]
+    given = [_listed(path, "paths") for path in _listed(paths, "paths")]
+    checked = [[whole_number(node, "paths", at_least=0) for node in path] for path in given]
     are_paths = len(checked) == len(nodes) and all(
         path == sorted(set(path)) and (not path or path[-1] < own) for path, own in zip(checked, nodes, strict=True)
     )

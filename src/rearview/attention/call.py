@@ -123,6 +123,8 @@ class Call:
         check_tensors(query, key, value, paged=pages is not None)
         if not isinstance(batch_invariant, bool):
             raise BadArgument("batch_invariant", expected="True or False", got=repr(batch_invariant))
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise BadArgument("generator", expected="a torch.Generator", got=type(generator).__name__)
         query, key, value = as_autocast(query, key, value)
         # Two axes are one sequence with one head, three are a batch with one head.
         if query.ndim < 4:

@@ -56,7 +56,9 @@ class PagedCache(KeyValueCache):
         device: torch.device | str | None = None,
     ):
         self.block_size = whole_number(block_size, "block_size", at_least=1)
-        needed = batch * -(-whole_number(max_len, "max_len", at_least=1) // self.block_size)
+        needed = whole_number(batch, "batch", at_least=0) * -(
+            -whole_number(max_len, "max_len", at_least=1) // self.block_size
+        )
         self.num_blocks = needed if num_blocks is None else whole_number(num_blocks, "num_blocks", at_least=1)
         super().__init__(
             batch=batch,
@@ -95,7 +97,7 @@ class PagedCache(KeyValueCache):
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The pools of keys and values, with the new ones after those that each item holds."""
-        self._checked_end(key)
+        self._checked_end(key, value)
         held, count = self.lengths, key.shape[2]
         self._reserve(range(self.batch), [length + count for length in held])
         if count == 1:
@@ -114,9 +116,9 @@ class PagedCache(KeyValueCache):
         >>> cache.lengths, cache.blocks_in_use
         ([3, 3], 2)
         """
-        held = self._checked_items(items)
+        items, held = self._checked_items(items), self.lengths
         before, self._blocks = self._blocks, [list(self._blocks[item]) for item in items]
-        self._table = self._table[list(items)]
+        self._table = self._table[items]
         for blocks in self._blocks:
             self._share(blocks)
         for blocks in before:
@@ -126,7 +128,7 @@ class PagedCache(KeyValueCache):
 
     def put(self, items: Sequence[int], other: KeyValueCache) -> None:
         """Let these items hold what the items of `other` hold, in their order, instead of what they held."""
-        held = self._checked_replacement(items, other)
+        items, held = self._checked_replacement(items, other)
         used = [block for item in items for block in self._blocks[item]]
         freed = sum(used.count(block) == self._users[block] for block in set(used))
         self._check_room(sum(-(-length // self.block_size) for length in other.lengths), len(self._free) + freed)
@@ -152,10 +154,9 @@ class PagedCache(KeyValueCache):
             return
         size, device = self.block_size, self.keys.device
         written = sorted({(item, target // size) for item, _, target in moves})
-        shared = [(item, index) for item, index in written if self._users[self._blocks[item][index]] > 1]
-        self._check_room(len(shared), len(self._free))
-        for item, index in shared:
-            self._copy_block(item, index)
+        self._check_room(self._copies([self._blocks[item][index] for item, index in written]), len(self._free))
+        for item, index in written:
+            self._own_block(item, index)
         # Read before anything is written: a node may move to where another one of the path was.
         source = torch.tensor([(self._blocks[item][start // size], start % size) for item, start, _ in moves])
         target = torch.tensor([(self._blocks[item][end // size], end % size) for item, _, end in moves])
@@ -164,9 +165,18 @@ class PagedCache(KeyValueCache):
             pool[to_block, :, to_place] = pool[from_block, :, from_place]
         self._pages = None
 
-    def _copy_block(self, item: int, index: int) -> None:
-        """Give an item a block of its own in the place of one that it shares."""
-        old, new = self._blocks[item][index], self._taken()
+    def _copies(self, written: list[int]) -> int:
+        """How many blocks must be copied before they are written, one entry of `written` per item that writes."""
+        shared = [block for block in written if self._users[block] > 1]
+        # Of the items that share a block, the last to write into it keeps it.
+        return len(shared) - sum(shared.count(block) == self._users[block] for block in set(shared))
+
+    def _own_block(self, item: int, index: int) -> None:
+        """Give an item a copy of a block that it shares."""
+        old = self._blocks[item][index]
+        if self._users[old] == 1:
+            return
+        new = self._taken()
         self.keys[new], self.values[new] = self.keys[old], self.values[old]
         self._release([old])
         self._blocks[item][index] = new
@@ -186,21 +196,17 @@ class PagedCache(KeyValueCache):
         wanted = sum(
             -(-length // self.block_size) - len(self._blocks[item]) for item, length in zip(items, lengths, strict=True)
         )
-        # The items that write into a block that is not theirs alone, and these blocks.
-        writers = {
+        # The items that write into the rest of their last block.
+        writers = [
             item
             for item, length in zip(items, lengths, strict=True)
             if length > held[item] and held[item] % self.block_size and self._blocks[item]
-            if self._users[self._blocks[item][-1]] > 1
-        }
-        shared = [self._blocks[item][-1] for item in writers]
-        # Of the items that share a block, the last to write into it keeps it.
-        copies = len(shared) - sum(shared.count(block) == self._users[block] for block in set(shared))
-        self._check_room(wanted + copies, len(self._free))
+        ]
+        self._check_room(wanted + self._copies([self._blocks[item][-1] for item in writers]), len(self._free))
+        for item in writers:
+            self._own_block(item, len(self._blocks[item]) - 1)
         for item, length in zip(items, lengths, strict=True):
             blocks = self._blocks[item]
-            if item in writers and self._users[blocks[-1]] > 1:
-                self._copy_block(item, len(blocks) - 1)
             while len(blocks) * self.block_size < length:
                 self._set_block(item, len(blocks), self._taken())
 
@@ -220,7 +226,7 @@ class PagedCache(KeyValueCache):
     def _write(self, items: Sequence[int], starts: Sequence[int], key: Tensor, value: Tensor) -> None:
         """Write `key` and `value` from position `starts[i]` of each item on, as far as the item has blocks."""
         size, device = self.block_size, key.device
-        position = torch.tensor(starts).unsqueeze(1) + torch.arange(key.shape[2])
+        position = torch.tensor(starts, dtype=torch.long).unsqueeze(1) + torch.arange(key.shape[2])
         block = self._table[list(items)].long().gather(1, position // size)
         there = position < torch.tensor([len(self._blocks[item]) * size for item in items]).unsqueeze(1)
         block, place = block[there].to(device), (position % size)[there].to(device)
