@@ -54,10 +54,11 @@ def runs_of(visible: Tensor) -> tuple[Tensor, Tensor]:
     starts = torch.full(shape, columns, dtype=torch.int32, device=visible.device)
     ends = starts.clone()
     for place, strip in _strips(visible):
-        opens = _opens(strip)
+        opens, closes = _opens(strip), strip.clone()
+        closes[:, :-1] &= ~strip[:, 1:]
         row, start = opens.nonzero(as_tuple=True)
         # In the order of rows and columns, the n-th start of a row belongs to its n-th end.
-        _, last = _opens(strip.flip(-1)).flip(-1).nonzero(as_tuple=True)
+        _, last = closes.nonzero(as_tuple=True)
         slot = ranks(row, opens.sum(-1))
         starts[place][row, slot] = start.int()
         ends[place][row, slot] = last.int() + 1
