@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from rearview import Mask, Spans, causal, documents, full, tree, window
+from rearview import Mask, Spans, Unsupported, causal, documents, full, tree, window
 from rearview.masks import Frame
+from rearview.masks import columns as columns_module
 from tests.mask_families import FAMILIES
 from tests.masks.strategies import frames, range_masks
 from tests.masks.test_spans import anything, assert_canonical
@@ -48,3 +49,12 @@ def test_columns_of_a_long_mask_stay_small():
     assert full().spans(5, 3).columns.rows() == [[(0, 5)]] * 3
     # Node 1 is heard in two branches.
     assert tree([-1, 0, 0, 1]).spans(4).columns.rows() == [[(0, 4)], [(1, 2), (3, 4)], [(2, 3)], [(3, 4)]]
+
+
+def test_one_key_that_is_heard_here_and_there_is_too_much_for_all(monkeypatch):
+    monkeypatch.setattr(columns_module, "MOST_RANGES", 20)
+    spans = (causal() & documents([0, 1] * 4)).spans(8)
+    with pytest.raises(Unsupported) as caught:
+        _ = spans.columns
+    reason = "key 0 is heard by 4 separate runs of queries; as many ranges for each key take 256 B"
+    assert str(caught.value) == f"spans.columns:\n  - {reason}"

@@ -10,12 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rearview.drawing.cells import in_bytes
+from rearview.errors import Unsupported
 from rearview.masks.grouping import ranks
+from rearview.masks.runs import MOST_RANGES
 from rearview.masks.spans import Spans
+
+BYTES_PER_RANGE = 8
 
 
 def columns_of(spans: Spans) -> Spans:
-    """The transpose of `spans`: its rows are the keys and its ranges are queries. O(ranges of both)."""
+    """The transpose of `spans`: its rows are the keys and its ranges are queries. O(ranges of both).
+
+    Every row has as many range slots as the fullest one; `Unsupported` where they would take more than 1 GiB.
+    """
     batch, heads, rows, _ = spans.starts.shape
     if rows == 1:
         # One row for every query: each key is heard by all of them or by none.
@@ -33,6 +41,10 @@ def columns_of(spans: Spans) -> Spans:
     count = torch.bincount(key, minlength=batch * heads * spans.k_len)
     slot = ranks(key, count)
     slots = max(1, int(count.max())) if count.numel() else 1
+    if len(count) * slots > MOST_RANGES:
+        where, size = int(count.argmax()) % spans.k_len, in_bytes(len(count) * slots * BYTES_PER_RANGE)
+        reason = f"key {where} is heard by {slots:,} separate runs of queries; as many ranges for each key take {size}"
+        raise Unsupported("spans.columns", [reason])
     starts = torch.full((len(count), slots), spans.q_len, dtype=torch.int32, device=key.device)
     ends = starts.clone()
     starts[key, slot], ends[key, slot] = first.int(), last.int()
