@@ -70,4 +70,4 @@ def positions_in_documents(ids: Tensor) -> Tensor:
     place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     opens = torch.nn.functional.pad(group[:, 1:] != group[:, :-1], (1, 0), value=True)
     first = torch.where(opens, place, 0).cummax(-1).values
-    return torch.empty_like(ids).scatter(-1, order, place - first)
+    return torch.zeros_like(ids).scatter(-1, order, place - first)

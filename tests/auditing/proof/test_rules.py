@@ -73,6 +73,7 @@ EXACT = {
     "diagonal": lambda x: (x[:, :4].unsqueeze(1) * torch.ones(4, 1, 1)).diagonal(dim1=1, dim2=2).transpose(1, 2),
     "movedim": lambda x: x.movedim(1, 0).contiguous().movedim(0, 1),
     "view merges time": lambda x: x.contiguous().view(B, 2, 10),
+    "view as another tensor": lambda x: x.flatten().view_as(x),
     "swapped and flat": lambda x: x.transpose(1, 2).flatten(1)[:, :T],
     "view as other type": lambda x: x.contiguous().view(torch.int64).view(torch.float64),
     "roll without axis": lambda x: x.roll(3),

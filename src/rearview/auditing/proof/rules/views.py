@@ -14,7 +14,7 @@ from rearview.auditing.proof.rules.registry import rule
 from rearview.auditing.proof.sets import align, regroup
 
 
-@rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy")
+@rule("view", "view_as", "_unsafe_view", "reshape", "_reshape_alias", "view_copy")
 def view(call: OpCall) -> Tensor | None:
     item = call.args[0]
     if item.sets is None:
@@ -118,9 +118,7 @@ def unbind(call: OpCall) -> list[Tensor | None]:
     return [sets.select(dim, 0 if sets.shape[dim] == 1 else i) for i in range(len(call.out))]
 
 
-@rule(
-    "detach", "alias", "lift", "contiguous", "detach_copy", "alias_copy", "_conj", "_neg_view", "view_as", "lift_fresh"
-)
+@rule("detach", "alias", "lift", "contiguous", "detach_copy", "alias_copy", "_conj", "_neg_view", "lift_fresh")
 def same(call: OpCall) -> Tensor | None:
     return call.args[0].sets
 
