@@ -63,10 +63,10 @@ def _distance_bin(distance: Tensor) -> Tensor:
 
 def _kinds(mask: Mask, frame: Frame, device: torch.device, queries: int, keys: int) -> Tensor:
     kind = Tiles.of(mask, frame, block=(queries, keys), device=device).kind
-    if frame.k_len % keys:
-        # If the keys end within a tile, comparing with the ranges excludes the padding.
-        kind[..., -1].clamp_(max=FULL - 1)
-    return kind
+    if not frame.k_len % keys:
+        return kind
+    # The keys end within a tile, where comparing with the ranges excludes the padding.
+    return torch.cat([kind[..., :-1], kind[..., -1:].clamp(max=FULL - 1)], dim=-1)
 
 
 def _visits(plain: Tensor, kind: Tensor) -> Visits:
