@@ -47,6 +47,7 @@ INSTRUCTION_SETS = (
     ("avx2.cpp", "RV_WITH_AVX2", AVX2),
     ("avx512.cpp", "RV_WITH_AVX512", AVX512),
     ("avx512_bf16.cpp", "RV_WITH_AVX512_BF16", (*AVX512, "-mavx512bf16")),
+    ("amx.cpp", "RV_WITH_AMX", (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")),
 )
 
 

@@ -28,7 +28,7 @@ extern "C" {
 enum { RV_FLOAT32 = 0, RV_BFLOAT16 = 1, RV_FLOAT16 = 2, RV_FLOAT64 = 3 };
 
 /* Instruction sets, from the most portable to the fastest. */
-enum { RV_PORTABLE = 0, RV_AVX2 = 1, RV_AVX512 = 2, RV_AVX512_BF16 = 3, RV_ISAS = 4 };
+enum { RV_PORTABLE = 0, RV_AVX2 = 1, RV_AVX512 = 2, RV_AVX512_BF16 = 3, RV_AMX = 4, RV_ISAS = 5 };
 
 /* Return values of calls. */
 enum { RV_OK = 0, RV_NO_MEMORY = 1, RV_BAD_CALL = 2 };

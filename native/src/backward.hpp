@@ -2,15 +2,14 @@
 // sum-exp (https://arxiv.org/abs/2205.14135, algorithm 4).
 //
 // The gradients of the keys and values of a tile are summed by one thread in a fixed order. Those of the queries are
-// summed over tiles: by one thread if there are enough heads, otherwise in a few chunks of tiles that are added in
-// order at the end. The number of chunks depends only on the shape, so the thread count does not change the result.
+// summed over tiles: in chunks of tiles, whose sums are added in order. The chunks depend only on the shape, so the
+// thread count does not change the result. If there are enough heads for the threads, one thread does all chunks of a
+// head and adds as it goes; otherwise each chunk is a task, and the sums are added at the end.
 #pragma once
 
 #include "chunks.hpp"
 #include "forward.hpp"
 #include "key_tile.hpp"
-
-#include <cstdlib>
 
 namespace RV_NAMESPACE {
 
@@ -25,8 +24,8 @@ template <class Kind> struct QueryBlock {
     Acc lse[LANES], exponent[LANES];   // in units of log 2; inf where nothing was heard
     Acc delta[LANES];                  // the row sums of weight x gradient of the weight
     bool large;                        // whether some exponent is that large
-    Acc *d_query;                      // [dim, lane]
-    bool touched;
+    Acc *d_query, *sum;                // [dim, lane]: of this chunk, and of those before
+    bool touched, summed;
 };
 
 template <class Kind> class Backward {
@@ -39,17 +38,18 @@ template <class Kind> class Backward {
         const rv_call &call;
         Rows rows;
         int64_t blocks, tiles, chunks;
+        bool split;                 // whether each chunk is a task
         int64_t batches, heads;     // the axes of tasks; a task does the rest of the batch and heads
         const int64_t *boundaries;  // the boundaries of the chunks in tiles: [chunks + 1]
-        Acc *partial;               // [chunk, batch, key head, block, dim, lane], if there are several chunks
+        Acc *partial;               // [chunk, batch, key head, block, dim, lane], if chunks are tasks
         uint8_t *partial_touched;   // [chunk, batch, key head, block]
     };
 
   public:
     static void run(const rv_call &call, int64_t threads) {
         if (call.d_sinks) rv::share(call.heads, threads, sinks, &call);
-        Plan plan{call, Rows(call), 0, (call.k_len + TILE - 1) / TILE, 1, call.batch, call.key_heads, nullptr, nullptr,
-                  nullptr};
+        Plan plan{call, Rows(call), 0, (call.k_len + TILE - 1) / TILE, 1, false, call.batch, call.key_heads, nullptr,
+                  nullptr, nullptr};
         plan.blocks = plan.rows.blocks();
         if (call.d_bias.data) {
             // Work that adds to the same elements of the bias is done by one thread.
@@ -62,18 +62,19 @@ template <class Kind> class Backward {
         std::unique_ptr<int64_t[]> boundaries(new int64_t[size_t(plan.chunks + 1)]);
         balance(call, plan.rows, plan.tiles, plan.chunks, boundaries.get());
         plan.boundaries = boundaries.get();
-        if (plan.chunks == 1) {
-            rv::share(plan.batches * plan.heads, threads, work, &plan);
+        int64_t tasks = plan.batches * plan.heads;
+        plan.split = plan.chunks > 1 && leaves_threads_idle(tasks, threads);
+        if (!plan.split) {
+            rv::share(tasks, threads, work, &plan);
             return;
         }
         size_t parts = size_t(plan.chunks * call.batch * call.key_heads * plan.blocks);
-        std::unique_ptr<Acc[], void (*)(void *)> partial(
-            static_cast<Acc *>(std::malloc(parts * size_t(call.dim * LANES) * sizeof(Acc))), std::free);
-        std::unique_ptr<uint8_t[], void (*)(void *)> touched(static_cast<uint8_t *>(std::calloc(parts, 1)), std::free);
-        if (!partial || !touched) throw std::bad_alloc();
+        // Each part is first written by the thread that computes it, so that its memory is near that thread.
+        Block<Acc> partial = block_of<Acc>(parts * size_t(call.dim * LANES));
+        std::unique_ptr<uint8_t[]> touched(new uint8_t[parts]());
         plan.partial = partial.get();
         plan.partial_touched = touched.get();
-        rv::share(plan.chunks * plan.batches * plan.heads, threads, work, &plan);
+        rv::share(plan.chunks * tasks, threads, work, &plan);
         rv::share(call.batch * call.key_heads * plan.blocks, threads, add_up, &plan);
     }
 
@@ -81,12 +82,14 @@ template <class Kind> class Backward {
     static void work(rv::Tasks &tasks, const void *argument) {
         const Plan &plan = *static_cast<const Plan *>(argument);
         const rv_call &call = plan.call;
+        [[maybe_unused]] typename Kind::Scope scope;
         Backward backward(plan);
+        int64_t parts = plan.split ? plan.chunks : 1;
         for (int64_t task; tasks.take(task);) {
-            int64_t chunk = task % plan.chunks, head = task / plan.chunks % plan.heads;
-            int64_t batch = task / plan.chunks / plan.heads;
+            int64_t chunk = task % parts, head = task / parts % plan.heads, batch = task / parts / plan.heads;
             for (int64_t b = batch; b < call.batch; b += plan.batches)
-                for (int64_t h = head; h < call.key_heads; h += plan.heads) backward.chunk(chunk, b, h);
+                for (int64_t h = head; h < call.key_heads; h += plan.heads)
+                    plan.split ? backward.one_chunk(chunk, b, h) : backward.all_chunks(b, h);
         }
     }
 
@@ -109,7 +112,7 @@ template <class Kind> class Backward {
 
     explicit Backward(const Plan &plan)
         : plan(plan), call(plan.call), tile(call, room), plain(is_plain(call)),
-          query_depth(packs<Kind>(call.dim)), value_depth(packs<Kind>(call.value_dim)),
+          query_depth(depth_of<Kind>(call.dim)), value_depth(depth_of<Kind>(call.value_dim)),
           query_width(round_up(call.dim, W)), value_width(round_up(call.value_dim, W)) {
         size_t n = size_t(plan.blocks);
         blocks = room.take<QueryBlock<Kind>>(n);
@@ -120,7 +123,9 @@ template <class Kind> class Backward {
         Pack *query_across = room.take<Pack>(n * across * size_t(query_width));
         Pack *d_out_across = room.take<Pack>(n * across * size_t(value_width));
         int32_t *edges = room.take<int32_t>(n * size_t(2 * call.ranges * LANES));
-        Acc *d_query = plan.chunks == 1 ? room.take<Acc>(n * size_t(round_up(call.dim, W) * LANES)) : nullptr;
+        size_t gradient = size_t(round_up(call.dim, W) * LANES);
+        Acc *d_query = plan.split ? nullptr : room.take<Acc>(n * gradient);
+        Acc *sum = plan.split || plan.chunks == 1 ? nullptr : room.take<Acc>(n * gradient);
         for (size_t i = 0; i < n; i++) {
             QueryBlock<Kind> &block = *new (blocks + i) QueryBlock<Kind>();
             block.query = query + i * query_size;
@@ -129,7 +134,8 @@ template <class Kind> class Backward {
             block.d_out_across = d_out_across + i * across * size_t(value_width);
             block.lanes.starts = edges + i * size_t(2 * call.ranges * LANES);
             block.lanes.ends = block.lanes.starts + call.ranges * LANES;
-            block.d_query = d_query ? d_query + i * size_t(round_up(call.dim, W) * LANES) : nullptr;
+            block.d_query = d_query ? d_query + i * gradient : nullptr;
+            block.sum = sum ? sum + i * gradient : nullptr;
         }
         scores = room.take<Acc>(size_t(TILE * LANES));
         d_weights = room.take<Acc>(size_t(TILE * LANES));
@@ -144,23 +150,50 @@ template <class Kind> class Backward {
         strip = room.take<Acc>(size_t((W + 2) * std::max(query_width, value_width)));
     }
 
-    void chunk(int64_t index, int64_t batch, int64_t key_head) {
-        int64_t first = plan.boundaries[index] * TILE, last = std::min(plan.boundaries[index + 1] * TILE, call.k_len);
+    void one_chunk(int64_t index, int64_t batch, int64_t key_head) {
         int64_t slot = ((index * call.batch + batch) * call.key_heads + key_head) * plan.blocks;
+        fill_blocks(batch, key_head, first_of(index), end_of(index));
+        for (int64_t i = 0; i < plan.blocks; i++) blocks[i].d_query = plan.partial + (slot + i) * call.dim * LANES;
+        for (int64_t n = first_of(index); n < end_of(index); n += TILE) keys(batch, key_head, n);
+        for (int64_t i = 0; i < plan.blocks; i++) plan.partial_touched[slot + i] = blocks[i].touched;
+    }
+
+    void all_chunks(int64_t batch, int64_t key_head) {
+        fill_blocks(batch, key_head, 0, call.k_len);
+        for (int64_t index = 0; index < plan.chunks; index++) {
+            for (int64_t n = first_of(index); n < end_of(index); n += TILE) keys(batch, key_head, n);
+            for (int64_t i = 0; i < plan.blocks && plan.chunks > 1; i++) add_chunk(blocks[i]);
+        }
+        for (int64_t i = 0; i < plan.blocks; i++) {
+            const QueryBlock<Kind> &block = blocks[i];
+            const Acc *d_query = plan.chunks > 1 ? (block.summed ? block.sum : nullptr)
+                                                 : (block.touched ? block.d_query : nullptr);
+            write_query(call, block.lanes, d_query, strip);
+        }
+    }
+
+    int64_t first_of(int64_t chunk) const { return plan.boundaries[chunk] * TILE; }
+    int64_t end_of(int64_t chunk) const { return std::min(plan.boundaries[chunk + 1] * TILE, call.k_len); }
+
+    // The blocks of a head, with all that is needed of those that hear a key of [first, last).
+    void fill_blocks(int64_t batch, int64_t key_head, int64_t first, int64_t last) {
         for (int64_t i = 0; i < plan.blocks; i++) {
             QueryBlock<Kind> &block = blocks[i];
-            block.touched = false;
+            block.touched = block.summed = false;
             block.lanes.fill(call, plan.rows, batch, key_head, i);
             if (block.lanes.low < last && block.lanes.high > first) fill(block);
-            if (plan.chunks > 1) block.d_query = plan.partial + (slot + i) * call.dim * LANES;
         }
-        for (int64_t n = first; n < last; n += TILE) keys(batch, key_head, n);
-        for (int64_t i = 0; i < plan.blocks; i++) {
-            if (plan.chunks > 1)
-                plan.partial_touched[slot + i] = blocks[i].touched;
-            else
-                write_query(call, blocks[i].lanes, blocks[i].touched ? blocks[i].d_query : nullptr, strip);
-        }
+    }
+
+    // Adds the gradient of a chunk to that of those before, as `add_up` does.
+    void add_chunk(QueryBlock<Kind> &block) {
+        if (!block.touched) return;
+        if (!block.summed)
+            std::swap(block.sum, block.d_query);
+        else
+            for (int64_t i = 0; i < call.dim * LANES; i += W)
+                store(block.sum + i, load(block.sum + i) + load(block.d_query + i));
+        block.summed = true, block.touched = false;
     }
 
     void fill(QueryBlock<Kind> &block) {
@@ -214,14 +247,14 @@ template <class Kind> class Backward {
 
     // The gradients of a tile of keys, and its part of the gradients of the queries that hear it.
     void keys(int64_t batch, int64_t key_head, int64_t from) {
-        int64_t end = std::min(from + TILE, call.k_len), to = round_up(end, Kind::step);
+        int64_t end = std::min(from + TILE, call.k_len), to = round_up(end, Kind::grain);
         std::memset(d_key, 0, size_t((end - from) * query_width) * sizeof(Acc));
         std::memset(d_value, 0, size_t((end - from) * value_width) * sizeof(Acc));
         bool filled = false;
         for (int64_t i = 0; i < plan.blocks; i++) {
             QueryBlock<Kind> &block = blocks[i];
             if (block.lanes.low >= end || block.lanes.high <= from) continue;
-            Cut<Acc> cut(block.lanes, from, to, Kind::step);
+            Cut<Acc> cut(block.lanes, from, to, Kind::grain);
             if (!cut.count) continue;
             if (!filled) tile.fill(batch, key_head, from);
             filled = true;
@@ -255,7 +288,7 @@ template <class Kind> class Backward {
                              d_value + row * value_width, value_width, rows, value_width / W, lanes_depth, true);
         product<Kind, ALONG>(d_score, block.query_across + lane / Kind::step * query_width, query_width,
                              d_key + row * query_width, query_width, rows, query_width / W, lanes_depth, true);
-        product<Kind, ACROSS>(tile.keys_across(part.from), d_scores_across + row / Kind::step * LANES + lane, LANES,
+        product<Kind, KeyTile<Kind>::ACROSS_KEYS>(tile.keys_across(part.from), d_scores_across + row / Kind::step * LANES + lane, LANES,
                               block.d_query + lane, LANES, call.dim, columns, (part.to - part.from) / Kind::step, true);
     }
 

@@ -8,12 +8,22 @@
 
 namespace RV_NAMESPACE {
 
-// The number of chunks for `heads` tasks. It depends only on the shape, because the thread count must not change a sum.
+// The number of chunks for `heads` heads. It depends only on the shape, because the thread count must not change a sum.
 inline int64_t chunks_for(int64_t heads, int64_t tiles) {
-    // Chunks cost memory and another pass over the gradients of the queries, so eight heads or more have none.
-    constexpr int64_t HEADS_ENOUGH = 8, TASKS = 16, SHORTEST = 4; // in tiles
-    if (heads < 1 || heads >= HEADS_ENOUGH) return 1;
-    return std::max<int64_t>(1, std::min((TASKS + heads - 1) / heads, tiles / SHORTEST));
+    // Each chunk costs memory and another pass over the gradients of the queries, so that there are as many as dozens of
+    // threads need, the more the longer they are, and many heads have none.
+    struct {
+        int64_t tasks, shortest; // in tiles
+    } constexpr some{32, 4}, more{64, 8};
+    if (heads < 1) return 1;
+    return std::max({int64_t(1), std::min((some.tasks + heads - 1) / heads, tiles / some.shortest),
+                     std::min((more.tasks + heads - 1) / heads, tiles / more.shortest)});
+}
+
+// Whether so many equal tasks would leave some threads without work for a tenth of the time or more.
+inline bool leaves_threads_idle(int64_t tasks, int64_t threads) {
+    int64_t rounds = (tasks + threads - 1) / threads;
+    return tasks * 10 < rounds * threads * 9;
 }
 
 // The boundaries of the chunks in tiles, [chunks + 1], by the visible area of the first head.

@@ -70,6 +70,7 @@ template <class Kind> class Decode : FewQueries<Kind> {
   private:
     static void work(rv::Tasks &tasks, const void *argument) {
         const Plan &plan = *static_cast<const Plan *>(argument);
+        [[maybe_unused]] typename Kind::Scope scope;
         Decode decode(plan);
         for (int64_t task; tasks.take(task);) {
             int64_t head = task / plan.pieces;

@@ -5,6 +5,14 @@
 #include <initializer_list>
 #include <new>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
 namespace {
 
 constexpr int64_t WIDEST_HEAD = 256;
@@ -23,9 +31,33 @@ const rv::Kernel *built(int64_t isa) {
 #ifdef RV_WITH_AVX512_BF16
     case RV_AVX512_BF16: return rv::avx512_bf16;
 #endif
+#ifdef RV_WITH_AMX
+    case RV_AMX: return rv::amx;
+#endif
     }
     return nullptr;
 }
+
+#if defined(__x86_64__)
+// Whether the processor has tiles for bfloat16 and this process may use them. Linux saves their large state only for
+// processes that have asked for it, once and for all threads.
+bool may_use_tiles() {
+#if defined(RV_EMULATE_TILES)
+    return true;
+#elif defined(__linux__)
+    static const bool granted = [] {
+        constexpr unsigned BFLOAT16 = 1u << 22, TILE = 1u << 24;
+        constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+        unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+        if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (~edx & (BFLOAT16 | TILE))) return false;
+        return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    }();
+    return granted;
+#else
+    return false;
+#endif
+}
+#endif
 
 bool machine_has(int64_t isa) {
 #if defined(__x86_64__)
@@ -37,13 +69,14 @@ bool machine_has(int64_t isa) {
     case RV_AVX2: return avx2;
     case RV_AVX512: return avx512;
     case RV_AVX512_BF16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    case RV_AMX: return avx512 && __builtin_cpu_supports("avx512bf16") && may_use_tiles();
     }
 #endif
     return isa == RV_PORTABLE;
 }
 
 // Intel's dot product of bfloat16 pairs takes longer than the two products in float32 (68 and 86 GFLOP/s on Sapphire
-// Rapids, where AMX is what bfloat16 is meant for); AMD's takes half as long.
+// Rapids, where tiles are what bfloat16 is meant for); AMD's takes half as long.
 bool pairs_are_slow() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -55,6 +88,7 @@ bool pairs_are_slow() {
 
 int64_t best() {
     static const int64_t found = [] {
+        if (rv_isa_available(RV_AMX)) return int64_t(RV_AMX);
         int64_t isa = pairs_are_slow() ? RV_AVX512 : RV_AVX512_BF16;
         while (!rv_isa_available(isa)) isa--;
         return isa;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "keys.hpp"
+#include "tile_keys.hpp"
 #include "scores.hpp"
 #include "threads.hpp"
 
@@ -37,16 +38,27 @@ template <class Kind> class Forward {
     using Pack = typename Kind::Pack;
     static constexpr int W = WIDTH<Acc>;
     static constexpr Acc NOTHING = -std::numeric_limits<Acc>::infinity();
+    using HeadKeys = KeysOf<Kind>;
 
   public:
     static void run(const rv_call &call, int64_t threads) {
-        rv::share(call.batch * call.key_heads * Rows(call).blocks(), threads, work, &call);
+        typename HeadKeys::Store store(call);
+        Plan plan{call, store};
+        rv::share(call.batch * call.key_heads * Rows(call).blocks(), threads, work, &plan);
     }
 
   private:
+    // State shared by all threads.
+    struct Plan {
+        const rv_call &call;
+        typename HeadKeys::Store &store;
+    };
+
     static void work(rv::Tasks &tasks, const void *argument) {
-        const rv_call &call = *static_cast<const rv_call *>(argument);
-        Forward forward(call);
+        const Plan &plan = *static_cast<const Plan *>(argument);
+        const rv_call &call = plan.call;
+        [[maybe_unused]] typename Kind::Scope scope;
+        Forward forward(plan);
         int64_t blocks = forward.rows.blocks();
         for (int64_t task; tasks.take(task);) {
             int64_t head = task / blocks;
@@ -56,8 +68,9 @@ template <class Kind> class Forward {
         }
     }
 
-    explicit Forward(const rv_call &call)
-        : call(call), rows(call), keys(call, room), depth(packs<Kind>(call.dim)), plain(is_plain(call)) {
+    explicit Forward(const Plan &plan)
+        : call(plan.call), rows(call), keys(call, plan.store, room), depth(depth_of<Kind>(call.dim)),
+          value_rows(Kind::in_tiles ? round_up(call.value_dim, W) : call.value_dim), plain(is_plain(call)) {
         query = room.take<Pack>(size_t(round_up(depth, W) * LANES));
         scores = room.take<Acc>(size_t(TILE * LANES));
         weights = Kind::step == 1 ? reinterpret_cast<Pack *>(scores) : room.take<Pack>(size_t(TILE / 2 * LANES));
@@ -75,12 +88,12 @@ template <class Kind> class Forward {
         if (call.dropout) dropout.fill(call, lanes);
         pack_lanes<Kind>(call.query, call.dim, lanes, strip, query);
         for (int i = 0; i < vectors * W; i++) top[i] = NOTHING, total[i] = 0;
-        for (int64_t e = 0; e < call.value_dim; e++)
+        for (int64_t e = 0; e < value_rows; e++)
             for (int v = 0; v < vectors; v++) store(out + e * LANES + v * W, Vec<Acc>{});
         int count = lanes.heard(intervals);
         // Where two intervals share a tile, whether they are one or two would show in the last bits of the rows: whether
         // other rows of the block hear what is between them.
-        int64_t grain = call.batch_invariant ? TILE : Kind::step, from = 0;
+        int64_t grain = call.batch_invariant ? TILE : Kind::grain, from = 0;
         for (int i = 0; i < count; i++) {
             from = std::max(from, intervals[i].from - intervals[i].from % grain);
             int64_t last = round_up(intervals[i].to, grain);
@@ -94,9 +107,9 @@ template <class Kind> class Forward {
     }
 
     void tile(int64_t from, int64_t to) {
-        Cut<Acc> cut(lanes, from, to, Kind::step);
+        Cut<Acc> cut(lanes, from, to, Kind::grain);
         if (!cut.count) return;
-        keys.need(from - from % TILE);
+        keys.need(from - from % TILE, lanes.high);
         int vectors = lanes.vectors<Acc>();
         int64_t keys_there = length_of(call, lanes.batch);
         Acc tile_top[LANES];
@@ -129,10 +142,9 @@ template <class Kind> class Forward {
         for (int i = 0; i < cut.count; i++) {
             const Segment &part = cut.segments[i];
             for (int v = part.first; v < part.last; v++) weigh(v, part.from, part.to, from);
-            product<Kind, ACROSS>(keys.values(part.from),
-                                  weights + (part.from - from) / Kind::step * LANES + part.first * W, LANES,
-                                  out + part.first * W, LANES, call.value_dim, part.last - part.first,
-                                  (part.to - part.from) / Kind::step, true);
+            product<Kind, Kind::in_tiles ? ALONG : ACROSS>(
+                keys.values(part.from), weights + (part.from - from) / Kind::step * LANES + part.first * W, LANES,
+                out + part.first * W, LANES, value_rows, part.last - part.first, (part.to - part.from) / Kind::step, true);
         }
         for (int v = 0; v < vectors; v++) store(total + v * W, load(total + v * W) + load(tile_total + v * W));
     }
@@ -211,8 +223,8 @@ template <class Kind> class Forward {
     const rv_call &call;
     const Rows rows;
     Room room;
-    Keys<Kind> keys;
-    const int64_t depth;
+    HeadKeys keys;
+    const int64_t depth, value_rows;
     const bool plain;
     Pack *query, *weights;
     Acc *scores, *out, *strip;

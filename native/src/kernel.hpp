@@ -13,6 +13,6 @@ struct Kernel {
     void (*activation)(const rv_activation_call &call, int64_t threads);
 };
 
-extern const Kernel *const portable, *const avx2, *const avx512, *const avx512_bf16;
+extern const Kernel *const portable, *const avx2, *const avx512, *const avx512_bf16, *const amx;
 
 } // namespace rv

@@ -66,15 +66,28 @@ RV_INLINE bool is_heard(const rv_call &call, int64_t batch, int64_t key_head, in
     return !call.heard || call.heard[batch * call.heard_stride[0] + key_head * call.heard_stride[1] + n];
 }
 
+// Whether rows of a tensor can be read in place. If they are far apart, every step of the depth would read another page.
+template <class Kind> bool lies_well(const rv_tensor &tensor, int64_t width) {
+    bool whole = width % Kind::grain == 0 && tensor.stride[2] % Kind::step == 0;
+    bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % sizeof(typename Kind::Pack) == 0 &&
+                   tensor.stride[0] % Kind::step == 0 && tensor.stride[1] % Kind::step == 0;
+    return whole && aligned && tensor.stride[2] <= 2 * width;
+}
+
 template <class Kind> class Keys {
     using Pack = typename Kind::Pack;
 
   public:
-    Keys(const rv_call &call, Room &room) : call(call) {
+    // What all threads of a call share: nothing.
+    struct Store {
+        explicit Store(const rv_call &) {}
+    };
+
+    Keys(const rv_call &call, Store &, Room &room) : call(call) {
         bool direct = reads_directly<Kind>(call.dtype);
         key_width = packs<Kind>(call.dim);
-        key_direct = direct && lies_well(call.key, call.dim);
-        value_direct = direct && Kind::step == 1 && !call.heard && lies_well(call.value, call.value_dim);
+        key_direct = direct && lies_well<Kind>(call.key, call.dim);
+        value_direct = direct && Kind::step == 1 && !call.heard && lies_well<Kind>(call.value, call.value_dim);
         // Of short blocks the rows are fetched ahead and copied; and sums over short depths are read and written often.
         if (call.table && call.block_size < LONG_BLOCK) key_direct = false;
         if (call.table && call.block_size % TILE) value_direct = false;
@@ -91,7 +104,7 @@ template <class Kind> class Keys {
     }
 
     // Makes the tile that begins at `first`, unless it exists.
-    void need(int64_t first) {
+    void need(int64_t first, int64_t) {
         if ((key_direct && value_direct) || made[first / TILE]) return;
         made[first / TILE] = 1;
         int64_t length = length_of(call, batch), end = std::min(first + TILE, length);
@@ -129,14 +142,6 @@ template <class Kind> class Keys {
     }
 
   private:
-    // If rows are far apart, every step of the depth would read another page.
-    bool lies_well(const rv_tensor &tensor, int64_t width) const {
-        bool whole = width % Kind::step == 0 && tensor.stride[2] % Kind::step == 0;
-        bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % sizeof(Pack) == 0 &&
-                       tensor.stride[0] % Kind::step == 0 && tensor.stride[1] % Kind::step == 0;
-        return whole && aligned && tensor.stride[2] <= 2 * width;
-    }
-
     const rv_call &call;
     bool key_direct, value_direct;
     int64_t key_width;

@@ -77,7 +77,7 @@ class Linear {
         for (int j = 0; j < n; j++) {
             Vec<float> column = load(weight + j * weight_stride);
 #pragma GCC unroll 8
-            for (int i = 0; i < m; i++) sums[i][j] = sums[i][j] + rows[i] * column;
+            for (int i = 0; i < m; i++) sums[i][j] = fused<float>(rows[i], column, sums[i][j]);
         }
     }
 

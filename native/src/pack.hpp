@@ -15,6 +15,11 @@ template <class Kind> RV_INLINE bool reads_directly(int64_t dtype) {
 // The number of packs for `count` numbers.
 template <class Kind> constexpr int64_t packs(int64_t count) { return (count + Kind::step - 1) / Kind::step; }
 
+// The packs of the depth of a product over `count` numbers; tiles are always whole, with zeros at the end.
+template <class Kind> constexpr int64_t depth_of(int64_t count) {
+    return (count + Kind::grain - 1) / Kind::grain * (Kind::grain / Kind::step);
+}
+
 // One row, ALONG: `padded` packs, with zeros after the last number.
 template <class Kind>
 void pack_row(const char *from, int64_t dtype, typename Kind::Pack *to, int64_t count, int64_t padded) {
@@ -88,5 +93,20 @@ template <> inline void transpose<float>(const float *from, int64_t from_stride,
 #endif
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+#if defined(RV_TILES)
+// Up to TILE rows, ALONG their columns: to[column][pair of rows], `width` columns (the head dim, rounded up to a tile).
+// `row(n)` is null for zeros. `strip` has room for SIDE x width packs.
+template <class Row>
+void pack_turned(Row row, int64_t dtype, int64_t rows, int64_t count, int64_t width, float *strip, float *to) {
+    for (int64_t n = 0; n < rows / 2; n += SIDE) {
+        for (int64_t i = 0; i < SIDE; i++) {
+            const char *one = row(2 * (n + i)), *other = row(2 * (n + i) + 1); // in this order
+            pack_across<Tiles>(one, other, dtype, strip + i * width, count, width);
+        }
+        for (int64_t d = 0; d < width; d += SIDE) transpose(strip + d, width, to + d * (rows / 2) + n, rows / 2);
+    }
+}
+#endif
 
 } // namespace RV_NAMESPACE

@@ -1,27 +1,42 @@
 // The matrix product under everything: C [rows, columns] (+)= A [rows, depth] x B [depth, columns].
 //
 // Columns are lanes, the rows of B are contiguous vectors, and the elements of A are broadcast one by one. A Kind is
-// what differs between precisions: the number of steps of the depth in one 32-bit or 64-bit number of A and B.
+// what differs between precisions: the number of steps of the depth in one 32-bit or 64-bit number of A and B (step), and
+// in one instruction (grain).
 #pragma once
 
+#include "operand.hpp"
 #include "simd.hpp"
+#if defined(RV_TILES)
+#include "tiles.hpp"
+#endif
 
 namespace RV_NAMESPACE {
+
+// What a thread does before and after its work: nothing.
+struct NoScope {
+    // Written out, so that an unused one is not warned about.
+    NoScope() {}
+};
 
 struct Float {
     using Acc = float;
     using Pack = float;
-    static constexpr int step = 1;
+    using Scope = NoScope;
+    static constexpr bool in_tiles = false;
+    static constexpr int step = 1, grain = 1;
     static constexpr int exp_terms = 5;
-    static RV_INLINE Vec<float> times(Vec<float> acc, Vec<float> a, Vec<float> b) { return acc + a * b; }
+    static RV_INLINE Vec<float> times(Vec<float> acc, Vec<float> a, Vec<float> b) { return fused<float>(a, b, acc); }
 };
 
 struct Double {
     using Acc = double;
     using Pack = double;
-    static constexpr int step = 1;
+    using Scope = NoScope;
+    static constexpr bool in_tiles = false;
+    static constexpr int step = 1, grain = 1;
     static constexpr int exp_terms = 13;
-    static RV_INLINE Vec<double> times(Vec<double> acc, Vec<double> a, Vec<double> b) { return acc + a * b; }
+    static RV_INLINE Vec<double> times(Vec<double> acc, Vec<double> a, Vec<double> b) { return fused<double>(a, b, acc); }
 };
 
 #if defined(__AVX512BF16__)
@@ -29,7 +44,9 @@ struct Double {
 struct Pairs {
     using Acc = float;
     using Pack = float; // the bits of two bfloat16 numbers
-    static constexpr int step = 2;
+    using Scope = NoScope;
+    static constexpr bool in_tiles = false;
+    static constexpr int step = 2, grain = 2;
     static constexpr int exp_terms = 4;
     static RV_INLINE Vec<float> times(Vec<float> acc, Vec<float> a, Vec<float> b) {
         return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
@@ -39,14 +56,6 @@ struct Pairs {
 
 constexpr int ROWS = 6;
 constexpr int COLUMNS = RV_COLUMNS;
-
-// How A lies in memory: ALONG its rows the depth is contiguous; ACROSS, the rows are.
-enum Layout { ALONG, ACROSS };
-
-template <class Pack> struct Operand {
-    const Pack *data;
-    int64_t stride; // between rows (ALONG), or between steps of the depth (ACROSS)
-};
 
 template <class Kind, Layout layout, int R, int C>
 void piece(Operand<typename Kind::Pack> a, const typename Kind::Pack *b, int64_t b_stride, typename Kind::Acc *c,
@@ -119,6 +128,13 @@ template <class Kind, Layout layout>
 void product(Operand<typename Kind::Pack> a, const typename Kind::Pack *b, int64_t b_stride, typename Kind::Acc *c,
              int64_t c_stride, int64_t rows, int64_t columns, int64_t depth, bool add,
              typename Kind::Acc *top = nullptr) {
+#if defined(RV_TILES)
+    if constexpr (Kind::in_tiles) {
+        static_assert(layout == ALONG, "tiles are read along their rows");
+        TileProduct(a, b, b_stride, c, c_stride, depth, add).run(rows, columns, top);
+        return;
+    }
+#endif
     using Acc = typename Kind::Acc;
     constexpr int W = WIDTH<Acc>;
     for (int64_t i = 0; i < columns; i += COLUMNS) {

@@ -1,15 +1,16 @@
 // Working memory of a thread. It is kept between calls, because page faults on new memory cost more than a short call.
 #pragma once
 
-#include <cstddef>
-#include <cstdlib>
-#include <new>
+#include "memory.hpp"
 
 namespace RV_NAMESPACE {
 
 class Room {
   public:
-    Room() = default;
+    // What all threads of a call share is taken from a room of its own, because the thread that makes the call works, too.
+    enum Use { OF_A_THREAD = 0, OF_A_CALL = 24 };
+
+    explicit Room(Use use = OF_A_THREAD) : next(use) {}
     Room(const Room &) = delete;
     Room &operator=(const Room &) = delete;
     // The memory of a very long call is freed.
@@ -24,8 +25,7 @@ class Room {
         size_t bytes = (count * sizeof(T) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
         if (slot.bytes < bytes) {
             slot.release();
-            slot.data = std::aligned_alloc(ALIGNMENT, bytes);
-            if (!slot.data) throw std::bad_alloc();
+            slot.data = allocate(bytes);
             slot.bytes = bytes;
         }
         return static_cast<T *>(slot.data);
@@ -33,7 +33,7 @@ class Room {
 
   private:
     static constexpr size_t ALIGNMENT = 64, KEEP = size_t(4) << 20;
-    static constexpr int SLOTS = 24;
+    static constexpr int SLOTS = 28;
 
     struct Slot {
         void *data = nullptr;
@@ -55,7 +55,7 @@ class Room {
         return slots;
     }
 
-    int next = 0;
+    int next;
 };
 
 } // namespace RV_NAMESPACE

@@ -49,6 +49,7 @@ template <class Kind> class Statistics {
   private:
     static void work(rv::Tasks &tasks, const void *argument) {
         const Plan &plan = *static_cast<const Plan *>(argument);
+        [[maybe_unused]] typename Kind::Scope scope;
         Statistics statistics(plan);
         for (int64_t task; tasks.take(task);) statistics.part(task / plan.parts, task % plan.parts);
     }

@@ -28,6 +28,7 @@ template <class Kind> class Step : FewQueries<Kind> {
 
   private:
     static void work(rv::Tasks &tasks, const void *argument) {
+        [[maybe_unused]] typename Kind::Scope scope;
         Step step(*static_cast<const rv_call *>(argument));
         for (int64_t head; tasks.take(head);) step.run_head(head);
     }
@@ -73,9 +74,9 @@ template <class Kind> class Step : FewQueries<Kind> {
 
     // Keys [first, to), in one tile.
     void tile(int64_t first, int64_t to) {
-        int64_t from = first - first % Kind::step, padded = round_up(to - from, W);
+        int64_t from = first - first % Kind::grain, padded = round_up(to - from, W);
         for (int64_t n = 0; n < padded; n += W) turn_keys(first, from + n, std::min(from + n + W, to), across + n);
-        product<Kind, ALONG>({query, depth}, across, TILE, scores, TILE, count, padded / W, packs<Kind>(call.dim), false);
+        product<Kind, ALONG>({query, depth}, across, TILE, scores, TILE, count, padded / W, depth_of<Kind>(call.dim), false);
         Acc factor = Acc(left_to_scale(call) * LOG2E), sums[Few::MOST] = {};
         for (int r = 0; r < count; r++) {
             Acc *s = scores + r * TILE;

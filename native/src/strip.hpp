@@ -49,9 +49,10 @@ template <class Kind> class Strip {
     // The number of queries per strip, so that a strip fits into the cache if possible; a multiple of the rows of a
     // product.
     static int64_t rows_for(const rv_call &call) {
-        constexpr int64_t MOST = 48, FEWEST = 18, BYTES = 48 * 4096 * 4;
+        constexpr int64_t UNIT = Kind::in_tiles ? W : ROWS, MOST = 48, FEWEST = Kind::in_tiles ? W : 18;
+        constexpr int64_t BYTES = 48 * 4096 * 4;
         static_assert(MOST <= LANES, "a row is a lane");
-        int64_t rows = BYTES / int64_t(sizeof(Acc)) / std::max<int64_t>(call.k_len, 1) / ROWS * ROWS;
+        int64_t rows = BYTES / int64_t(sizeof(Acc)) / std::max<int64_t>(call.k_len, 1) / UNIT * UNIT;
         return std::min(call.q_len, std::max(FEWEST, std::min(MOST, rows)));
     }
 
@@ -112,7 +113,7 @@ template <class Kind> class Strip {
                     keys.score(from + n, query + r * keys.depth, stretch.row(r) + n);
         else
             product<Kind, ALONG>({query, keys.depth}, keys.tile(tile) + (from - tile), TILE, stretch.data,
-                                 stretch.stride(), rows, stretch.width / W, packs<Kind>(call.dim), false);
+                                 stretch.stride(), rows, stretch.width / W, depth_of<Kind>(call.dim), false);
         bool all_heard = lanes.common_start <= from && to <= lanes.common_end;
         for (int r = 0; r < rows; r++) {
             Acc *row = stretch.row(r);

@@ -25,11 +25,13 @@ struct Shared {
     void (*worker)(Tasks &, const void *);
     const void *argument;
     Tasks tasks;
+    std::atomic<int64_t> places; // for as many threads as there are tasks
     std::atomic<bool> no_memory{false};
 
     // No exception may propagate into a pool of another library.
     static void enter(void *self) {
         Shared &shared = *static_cast<Shared *>(self);
+        if (shared.places.fetch_sub(1, std::memory_order_relaxed) <= 0) return;
         try {
             shared.worker(shared.tasks, shared.argument);
         } catch (const std::bad_alloc &) {
@@ -57,15 +59,16 @@ bool Tasks::take(int64_t &task) { return (task = next.fetch_add(1, std::memory_o
 void Tasks::stop() { next.store(count); }
 
 void share(int64_t count, int64_t threads, void (*worker)(Tasks &, const void *), const void *argument) {
-    Shared shared{worker, argument, Tasks(count)};
-    threads = std::min(threads, count);
+    Shared shared{worker, argument, Tasks(count), {count}};
     rv_parallel parallel = forked.load(std::memory_order_relaxed) ? nullptr : given.load(std::memory_order_acquire);
-    if (threads <= 1)
+    if (count <= 0) return;
+    if (std::min(threads, count) == 1)
         Shared::enter(&shared);
     else if (parallel)
+        // All threads of the pool, even if there are fewer tasks: a pool that changes its size ends and starts threads.
         parallel(Shared::enter, &shared, unsigned(threads), 0);
     else
-        on_own_threads(shared, threads);
+        on_own_threads(shared, std::min(threads, count));
     if (shared.no_memory.load()) throw std::bad_alloc();
 }
 

@@ -15,7 +15,9 @@ class Tasks {
 
   private:
     const int64_t count;
-    std::atomic<int64_t> next{0};
+    // On a cache line of its own: every thread writes to it.
+    alignas(64) std::atomic<int64_t> next{0};
+    char rest[64 - sizeof(std::atomic<int64_t>)];
 };
 
 // Runs `worker` on up to `threads` threads; each takes tasks until none is left. Rethrows std::bad_alloc.

@@ -14,7 +14,7 @@
 
 namespace {
 
-const char *NAMES[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+const char *NAMES[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 
 struct Settings {
     int64_t cases = 200;

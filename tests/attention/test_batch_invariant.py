@@ -23,6 +23,7 @@ from rearview import (
     window,
 )
 from rearview.attention.engines import native
+from rearview.attention.engines.native import kernel
 from rearview.errors import BadArgument
 from tests.native_kernel import needs_native
 
@@ -96,7 +97,8 @@ def test_any_batch(mask, dtype):
 
 @masks
 @dtypes
-def test_any_number_of_threads(mask, dtype):
+def test_any_number_of_threads(monkeypatch, mask, dtype):
+    monkeypatch.setattr(kernel, "FEW", 0)
     tensors = inputs(2, dtype)
     found = []
     before = torch.get_num_threads()

@@ -180,7 +180,8 @@ def test_instruction_sets_are_built_where_the_compiler_has_them(place: Path, mon
     sources = {source.path.name: source.flags for source in build.kernel_sources(compiler)}
     if compiler.is_x86 and compiler.takes(["-mavx512bf16"]):
         assert "-mavx512bf16" in sources["avx512_bf16.cpp"]
-        assert sources["dispatch.cpp"] == ("-DRV_WITH_AVX2=1", "-DRV_WITH_AVX512=1", "-DRV_WITH_AVX512_BF16=1")
+        macros = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
+        assert sources["dispatch.cpp"] == tuple(f"-DRV_WITH_{name}=1" for name in macros)
     monkeypatch.setattr(build.Compiler, "takes", lambda self, flags, linking=False: "-mavx2" in flags)
     monkeypatch.setattr(build.Compiler, "is_x86", True)
     compiler = build.Compiler.find()

@@ -13,6 +13,7 @@ native/ at the top of the repository; how it is built is in docs/native.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -25,7 +26,9 @@ from rearview.attention.engines.native import kernel, library, op
 from rearview.attention.engines.native.cascade import in_pages
 from rearview.attention.engines.native.function import NativeAttention, PlainAttention, is_plain
 from rearview.attention.engines.native.library import force_isa, isa, isas
+from rearview.attention.engines.native.measured import sdpa_is_faster
 from rearview.attention.engines.native.ranges import keys_to_name, one_range, ranges_for
+from rearview.masks import Frame
 from rearview.masks.encoding import can_encode
 
 name = "native"
@@ -33,12 +36,10 @@ summary = "our C++ kernel on ranges"
 where = "CPUs"
 
 LARGEST_DIM = 256
-# One query of a head with fewer float32 numbers than this leaves most of a vector register empty.
-NARROW_DIM = 32
 
 __all__ = [
-    "force_isa", "isa", "isas", "memory", "name", "reason_not_taken", "reason_to_take", "refusals", "run", "summary",
-    "where",
+    "force_isa", "isa", "isas", "memory", "name", "prepared", "reason_not_taken", "reason_to_take", "refusals", "run",
+    "summary", "where",
 ]  # fmt: skip
 
 
@@ -72,20 +73,16 @@ def refusals(call: Call) -> list[str]:
 
 
 def reason_to_take(call: Call) -> str | None:
-    """On a CPU, wherever it was measured to be the fastest (`python -m bench native`), at any length, mask and option.
+    """On a CPU, wherever it was measured to be the fastest, at any length, mask and option.
 
     Not under torch.func and forward-mode derivatives, of which it supports only a part. Nor where PyTorch's kernel
-    needs no dense mask and is faster: forward alone in bfloat16 on a processor with matrix tiles; one query of a very
-    narrow head.
+    needs no dense mask and is faster by the table in `measured.py`.
     """
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     if not library.IS_FAST or call.device.type != "cpu" or transformed:
         return None
-    dtype = call.query.dtype
-    in_tiles = library.HAS_TILES and dtype == torch.bfloat16 and not call.needs_grad
-    narrow = call.query.shape[-1] < NARROW_DIM and dtype == torch.float32 and call.queries_per_key_head == 1
-    sdpa_is_faster = in_tiles or (narrow and call.frame.q_len == 1)
-    if sdpa_is_faster and not call.needs_dense_mask and not sdpa.refusals(call):
+    slower = sdpa_is_faster(call, isa=library.ISA, has_tiles=library.HAS_TILES)
+    if slower and not call.needs_dense_mask and not sdpa.refusals(call):
         return None
     return "the C++ kernel computes the visible pairs only, on all cores"
 
@@ -114,8 +111,46 @@ def run(call: Call) -> tuple[Tensor, Tensor]:
     if call.pages is not None:
         return in_pages(_drawn(call))
     if call.frame.q_len == 1 and tensors[3] is None and (heard := call.simplified.one_range(call.frame)):
-        return _step(call, *heard)
+        return _step(call.query, call.key, call.value, *heard, kernel.terms_of(_drawn(call), call.sinks))
     return kernel.forward(*tensors[:4], ranges_for(call, call.key_heads), kernel.terms_of(_drawn(call), call.sinks))
+
+
+def prepared(call: Call) -> Callable[..., tuple[Tensor, Tensor] | None] | None:
+    """`run` for calls like this one, of plain tensors; with any number of keys if there is one query."""
+    if call.bias_tensor is not None or call.pages is not None or not is_plain(*_tensors(call)):
+        return None
+    if call.frame.q_len == 1 and call.frame.q_start == call.frame.k_len - 1 and not call.needs_grad:
+        return None if call.simplified.one_range(call.frame) is None else _prepared_step(call)
+    if call.frame.q_len == 1:
+        return None
+    if call.needs_grad:
+        kept = call.without_tensors()
+        return lambda query, key, value, sinks: PlainAttention.apply(query, key, value, None, sinks, kept)  # pyright: ignore[reportReturnType]
+    ranges, terms = ranges_for(call, call.key_heads), kernel.terms_of(call)
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+        own: kernel.Terms = terms if sinks is None else {**terms, "sinks": sinks.detach().contiguous()}
+        return kernel.forward(query, key, value, None, ranges, own)
+
+    return forward
+
+
+def _prepared_step(call: Call) -> Callable[..., tuple[Tensor, Tensor] | None]:
+    mask, terms = call.mask, kernel.terms_of(call)
+
+    def step(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        k_len = key.shape[2]
+        frame = Frame(1, k_len, k_len - 1)
+        mask._check(frame)
+        heard = mask._simplify(frame).one_range(frame)
+        if heard is None:
+            return None
+        own: kernel.Terms = {**terms, "q_start": k_len - 1}
+        if sinks is not None:
+            own["sinks"] = sinks.detach().contiguous()
+        return _step(query, key, value, *heard, own)
+
+    return step
 
 
 def _tensors(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -126,15 +161,16 @@ def _drawn(call: Call) -> Call:
     return replace(call, seed=call.drawn_seed()) if call.dropout else call
 
 
-def _step(call: Call, start: int, end: int) -> tuple[Tensor, Tensor]:
+def _step(
+    query: Tensor, key: Tensor, value: Tensor, start: int, end: int, terms: kernel.Terms
+) -> tuple[Tensor, Tensor]:
     """One query and the keys [start, end), which are all that it hears: they need no mask any more."""
-    key, value, terms = call.key, call.value, kernel.terms_of(_drawn(call), call.sinks)
-    if call.batch_invariant:
+    if terms["batch_invariant"]:
         # In a prefill the same query is summed up over the keys from position 0 on, in the same tiles.
-        heard = one_range(start, end, keys=keys_to_name(call, end))
-        return kernel.forward(call.query, key[:, :, :end], value[:, :, :end], None, heard, terms)
-    if (start, end) != (0, call.frame.k_len):
+        heard = one_range(start, end, keys=keys_to_name(query, end))
+        return kernel.forward(query, key[:, :, :end], value[:, :, :end], None, heard, terms)
+    if (start, end) != (0, key.shape[2]):
         key, value = key[:, :, start:end], value[:, :, start:end]
         # Positions count from the first key that is there.
         terms["q_start"] -= start
-    return kernel.forward(call.query, key, value, None, one_range(0, end - start), terms)
+    return kernel.forward(query, key, value, None, one_range(0, end - start), terms)

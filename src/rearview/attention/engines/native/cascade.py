@@ -14,7 +14,7 @@ from rearview.attention.engines.native import kernel
 from rearview.attention.engines.native.ranges import Ranges, ranges_for
 from rearview.attention.pages import Pages
 
-# So many keys that are not read again take longer than a second call and the joining (`python -m bench serving`).
+# With fewer reads of keys saved than this, the second call and the joining cost more (`python -m bench serving`).
 WORTH_SHARING = 6144
 
 
@@ -36,7 +36,7 @@ def _worth_sharing(call: Call, ranges: Ranges) -> list[tuple[list[int], int]]:
     if call.batch_invariant or call.bias is not None or call.dropout:
         return []
     groups = [(items, blocks * block_size) for items, blocks in pages.shared_prefixes(block_size)]
-    # The first range of a row comes first, and what lies before it is read by nobody.
+    # Ranges are in order, so no query reads the keys before the smallest first start.
     first_key = int(ranges.starts[..., 0].min())
     saved = sum((len(items) - 1) * max(0, length - first_key) for items, length in groups)
     return groups if saved >= WORTH_SHARING else []

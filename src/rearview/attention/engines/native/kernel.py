@@ -33,6 +33,10 @@ NO_BACKWARD = bytes(BACKWARD.size)
 NOTHING = (0, 0, 0, 0, 0, 0)
 NO_PAGES = (0, 0, 0, 0)
 
+# Fewer multiplications than this are done before other threads have begun, and on a busy machine it may take a thousand
+# times as long until the last of them has its turn. Bits do not depend on the number of threads.
+FEW = 1 << 19
+
 FAILURES = {1: "there is not enough memory for its work space", 2: "it does not understand the call"}
 
 
@@ -94,7 +98,7 @@ def forward(
         out = _empty_like(query)
     lse = query.new_empty((batch, heads, q_len), dtype=SUMS[query.dtype])
     packed = _packed(query, key, value, bias, out, lse, ranges, terms, pages) + NO_BACKWARD
-    run("rv_forward", packed)
+    run("rv_forward", packed, _pairs(query, key, pages) * (dim + value.shape[3]))
     return out, lse
 
 
@@ -131,7 +135,7 @@ def backward(
         *(NOTHING if d_bias is None else _expand_bias(d_bias, query, key.shape[2])),
         0 if d_sinks is None else d_sinks.data_ptr(),
     )
-    run("rv_backward", packed)
+    run("rv_backward", packed, 2.5 * _pairs(query, key) * (query.shape[3] + value.shape[3]))
     return d_query, d_key, d_value, None if d_bias is None or bias is None else d_bias.to(bias.dtype), d_sinks
 
 
@@ -141,7 +145,7 @@ def statistics(
     """Fills `lse`, and what `fields` points to: all fields of `rv_statistics_call` after its `rv_call`."""
     query, key = _contiguous_last_dim(query), _contiguous_last_dim(key)
     packed = _packed(query, key, key, bias, query, lse, ranges, terms) + NO_BACKWARD + fields
-    run("rv_statistics", packed)
+    run("rv_statistics", packed, _pairs(query, key) * query.shape[3])
 
 
 def _packed(
@@ -178,6 +182,11 @@ def _packed(
     )  # fmt: skip
 
 
+def _pairs(query: Tensor, key: Tensor, pages: Pages | None = None) -> int:
+    batch, heads, q_len, _ = query.shape
+    return batch * heads * q_len * (key.shape[2] if pages is None else pages.k_len)
+
+
 def _tensor(tensor: Tensor) -> tuple[int, ...]:
     return tensor.data_ptr(), DTYPES[tensor.dtype], *tensor.stride()[:3], 1
 
@@ -199,8 +208,9 @@ def _empty_like(tensor: Tensor, *, contiguous: bool = False) -> Tensor:
     return made if made.stride(3) == 1 else tensor.new_empty(tensor.shape)
 
 
-def run(function: str, packed: bytes) -> None:
-    """Call a function of the library with a packed struct."""
+def run(function: str, packed: bytes, work: float) -> None:
+    """Call a function of the library with a packed struct; `work` counts its multiplications."""
+    threads = torch.get_num_threads() if work >= FEW else 1
     # ctypes releases the GIL for the time of the call.
-    if status := getattr(KERNEL, function)(packed, torch.get_num_threads()):
+    if status := getattr(KERNEL, function)(packed, threads):
         raise RearviewError(f"engine 'native' failed: {FAILURES.get(status, f'status {status}')}.")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from rearview.attention.engines.native.elf import is_whole
 from rearview.attention.engines.native.openmp import find_parallel
 from rearview.errors import BadArgument, RearviewError, Unsupported
 
@@ -26,7 +27,7 @@ PATH = Path(__file__).with_name("lib") / "librearview.so"
 NOT_BUILT = PATH.with_name("not_built.txt")
 
 # From the plainest to the best, in the order of the C interface.
-ISAS = ("portable", "avx2", "avx512", "avx512_bf16")
+ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 FORCED = "REARVIEW_NATIVE_ISA"
 
 OTHER_VERSION = "its library is of another version of rearview; build it again"
@@ -38,6 +39,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         if not PATH.exists():
             why = NOT_BUILT.read_text("utf-8", "replace").strip() if NOT_BUILT.exists() else "it was never built"
             return None, f"its library is not in this installation: {why}"
+        if not is_whole(PATH):
+            return None, "its library is damaged: the file is shorter than it says; install rearview again"
         library = ctypes.CDLL(str(PATH))
         if library.rv_abi() != ABI:
             return None, OTHER_VERSION
@@ -72,7 +75,7 @@ KERNEL, MISSING = _load()
 def isas() -> list[str]:
     """The instruction sets that the kernel was built for and this machine has, from the plainest to the best.
 
-    >>> set(isas()) <= {"portable", "avx2", "avx512", "avx512_bf16"}
+    >>> set(isas()) <= {"portable", "avx2", "avx512", "avx512_bf16", "amx"}
     True
     """
     return [] if KERNEL is None else [name for n, name in enumerate(ISAS) if KERNEL.rv_isa_available(n)]
@@ -88,7 +91,7 @@ def force_isa(name: str | None) -> None:
 
     >>> force_isa("mmx")    # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
-    rearview.errors.BadArgument: isa: expected portable, avx2, avx512, avx512_bf16 or None, got 'mmx'.
+    rearview.errors.BadArgument: isa: expected portable, avx2, avx512, avx512_bf16, amx or None, got 'mmx'.
     """
     _force(name, "isa")
 
@@ -102,6 +105,8 @@ def _force(name: str | None, argument: str) -> None:
         raise BadArgument(argument, expected=f"one that is built in and that this machine has: {', '.join(isas())}",
                           got=repr(name))  # fmt: skip
     KERNEL.rv_isa_force(-1 if name is None else ISAS.index(name))
+    global ISA
+    ISA = isa()
 
 
 def check_environment() -> None:
@@ -122,9 +127,11 @@ def _environment_is_wrong() -> bool:
 WRONG_ENVIRONMENT = _environment_is_wrong()
 
 
-# What the planner asks, also inside a compiled graph: is there a kernel for this machine's own instructions? The
-# portable one runs anywhere, and is there to be right.
-IS_FAST = isa() not in (None, "portable")
+# What the planner asks, also inside a compiled graph, which cannot call the library: the instruction set in use, and
+# whether there is a kernel for this machine's own instructions. The portable one runs anywhere, and is there to be
+# right.
+ISA = isa()
+IS_FAST = ISA not in (None, "portable")
 
-# Processors with matrix tiles, which PyTorch's kernels use for bfloat16 and this one does not.
+# Processors with matrix tiles, which PyTorch's kernels use for bfloat16.
 HAS_TILES = torch.cpu._is_amx_tile_supported()

@@ -72,11 +72,11 @@ def _ranges_in_pages(call: Call, pages: Pages, key_heads: int) -> Ranges:
     if call.frame.q_len == 1:
         # A step: without building the ranges of the mask, which change at every step.
         if pages.is_even and (heard := call.simplified.one_range(call.frame)):
-            return one_range(*heard, keys=keys_to_name(call, call.frame.k_len))
+            return one_range(*heard, keys=keys_to_name(call.query, call.frame.k_len))
         found = [call.mask.one_range(Frame(1, length, length - 1)) for length in pages.lengths]
         if all(found):
             edges = torch.tensor(found, dtype=torch.int32, device="cpu").view(-1, 2, 1, 1, 1)
-            keys, lengths = keys_to_name(call, call.frame.k_len), pages.lengths_tensor.view(-1, 1, 1)
+            keys, lengths = keys_to_name(call.query, call.frame.k_len), pages.lengths_tensor.view(-1, 1, 1)
             return _one_range_each(edges[:, 0], edges[:, 1], keys, lengths)
     spans = call.placed.spans_in(call.frame, CPU)
     if pages.is_even or not spans.some_key_unheard:
@@ -122,13 +122,13 @@ def _one_range_each(starts: Tensor, ends: Tensor, keys: int | None, lengths: Ten
     return Ranges.of(starts, ends, heard if bool(unheard.any()) else None)
 
 
-def keys_to_name(call: Call, keys: int) -> int | None:
+def keys_to_name(query: Tensor, keys: int) -> int | None:
     """The number of keys, where the kernel must know which of them a step does not hear; otherwise None.
 
     In bfloat16 it reads values in pairs, and batch-invariant in whole tiles. In other dtypes it reads what is heard and
     nothing else, and is faster if it need not ask.
     """
-    return keys if call.query.dtype == torch.bfloat16 else None
+    return keys if query.dtype == torch.bfloat16 else None
 
 
 # The layers of a compiled model ask with the same mask one after another, and so does backward.

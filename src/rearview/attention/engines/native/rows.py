@@ -56,7 +56,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         len(rows), rows.shape[1], len(weight), rows.data_ptr(), rows.stride(0), weight.data_ptr(), weight.stride(0),
         0 if bias is None else bias.data_ptr(), out.data_ptr(), len(weight),
     )  # fmt: skip
-    kernel.run("rv_linear", packed)
+    kernel.run("rv_linear", packed, len(rows) * rows.shape[1] * len(weight))
     return out.view(*x.shape[:-1], len(weight))
 
 
@@ -70,5 +70,7 @@ def activation(x: Tensor, function: str) -> Tensor:
     check_rows(x)
     x = x.contiguous()
     out = torch.empty_like(x)
-    kernel.run("rv_activation", ACTIVATION.pack(FUNCTIONS.index(function), x.numel(), x.data_ptr(), out.data_ptr()))
+    packed = ACTIVATION.pack(FUNCTIONS.index(function), x.numel(), x.data_ptr(), out.data_ptr())
+    # An exponential or two per number.
+    kernel.run("rv_activation", packed, 16 * x.numel())
     return out
