@@ -298,7 +298,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
         call(mask=documents([0, 0, 1])),
         r"^documents\(ids\): expected an id for each of the 7 positions, got 3 ids\.",
     ),
-    (call(engine="flash"), "^engine: expected auto, native, flex, sdpa, blocks, reference, got 'flash'"),
+    (
+        call(engine="flash"),
+        "^engine: expected auto, native, hopper, decode, flex, sdpa, blocks, reference, got 'flash'",
+    ),
     (call(engine=None), "^engine: expected auto, .*, got None"),
     (call(scale=math.nan), "^scale: expected a finite number, got nan"),
     (call(scale="1"), "^scale: expected a finite number, got '1'"),

@@ -29,7 +29,7 @@ def test_every_option_is_written_in_one_place():
     every = inspect.signature(Call.of).parameters
     named = [name for name, each in every.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
     assert named == [*CallOptions.__annotations__, "return_lse"]
-    others = {"dropout", "generator", "pages", "batch_invariant"}
+    others = {"dropout", "generator", "pages", "lengths", "batch_invariant"}
     assert set(ScoreOptions.__annotations__) == set(CallOptions.__annotations__) - others
 
 
@@ -57,7 +57,7 @@ def test_an_unknown_keyword_is_named_and_a_near_one_suggested():
         attend(query, key, value, maks=causal())  # type: ignore[call-overload]
     assert str(error.value) == (
         "maks: expected one of the keywords mask, q_start, bias, scale, softcap, sinks, dropout, generator, pages, "
-        "batch_invariant, engine, return_lse, got 'maks'. Did you mean mask=?"
+        "lengths, batch_invariant, engine, return_lse, got 'maks'. Did you mean mask=?"
     )
     with pytest.raises(BadArgument, match=r"expected one of the keywords .*, got 'enigne'. Did you mean engine=\?"):
         plan(query, key, value, enigne="sdpa")  # type: ignore[call-arg]

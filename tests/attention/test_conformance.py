@@ -1,7 +1,8 @@
 """The contract of every engine, against the float64 reference: one grid that a new engine joins with one line.
 
 An engine may refuse only what `REFUSALS` expects, with those reasons, and must then refuse it. On a CPU the flex engine
-runs uncompiled here (some kernels are compiled in test_flex.py); on a GPU, compiled.
+runs uncompiled here (some kernels are compiled in test_flex.py); on a GPU, compiled. The engine for Hopper GPUs takes
+part where there is one (`make test-gpu`); that it refuses elsewhere is in test_hopper.py.
 """
 
 import functools
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from rearview import Pages, Unsupported, alibi, attend, causal, documents, padding, window
+from rearview import Mask, Pages, Unsupported, alibi, attend, causal, documents, padding, window
 from rearview.attention.call import Call
-from rearview.attention.engines import ENGINES, flex
+from rearview.attention.engines import ENGINES, flex, hopper
 from rearview.attention.engines.native import library
 from rearview.masks import Frame
 from tests.mask_families import FAMILIES
@@ -23,6 +24,7 @@ from tests.mask_families import FAMILIES
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH, HEADS, DIM, VALUE_DIM = 2, 4, 16, 16
 LENGTHS = (1, 3, 63, 65, 129)
+HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 # Largest difference from float64 on inputs of size 1, in units of the dtype's own resolution.
@@ -46,10 +48,34 @@ def uncompiled_on_cpu(monkeypatch):
         monkeypatch.setattr(flex, "_compiled", lambda function, device: function)
         # Even uncompiled, FlexAttention traces every new shape and mask. Untraced, it runs the same operator.
         monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+        # FlexAttention vmaps a mask_mod over each axis, which takes most of the time here. Ours broadcast too, and
+        # `test_forward` vmaps them.
+        monkeypatch.setattr(flex_attention, "_vmap_for_bhqkv", broadcasting)
+
+
+def broadcasting(mod: Callable[..., Tensor], prefix: tuple[int, ...], suffix: tuple[None, ...] = ()):
+    """A score_mod or mask_mod on index tensors [batch, 1, 1, 1], [heads, 1, 1], [query, 1] and [key]."""
+
+    def called(*arguments: Tensor) -> Tensor:
+        score, (b, h, q_idx, kv_idx, *others) = arguments[: len(prefix)], arguments[len(prefix) :]
+        assert len(others) == len(suffix)
+        indices = b.view(-1, 1, 1, 1), h.view(-1, 1, 1), q_idx.view(-1, 1), kv_idx
+        shape = torch.broadcast_shapes(*(index.shape for index in indices))
+        return mod(*score, *indices, *others).expand(shape)
+
+    return called
+
+
+VMAP = flex_attention._vmap_for_bhqkv
 
 
 @pytest.fixture
-def traced(uncompiled_on_cpu, monkeypatch):
+def vmapped(uncompiled_on_cpu, monkeypatch):
+    monkeypatch.setattr(flex_attention, "_vmap_for_bhqkv", VMAP)
+
+
+@pytest.fixture
+def traced(vmapped, monkeypatch):
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
 
 
@@ -86,6 +112,18 @@ def native_refuses(call: Call) -> list[str]:
     return [reason for reason, holds in expected.items() if holds]
 
 
+def decode_refuses(call: Call) -> list[str]:
+    """On a CPU it refuses everything; test_decode.py runs it in the interpreter of Triton."""
+    if DEVICE == "cpu":
+        return ["it is a kernel for NVIDIA GPUs, and the tensors are on cpu"]
+    expected = {
+        "it has no backward pass": call.needs_grad,
+        "the mask has no range form, and ranges are all that it reads of one": not call.mask.has_ranges,
+        "it has no float64 kernel": call.query.dtype == torch.float64,
+    }
+    return [reason for reason, holds in expected.items() if holds]
+
+
 def products_refuse(call: Call) -> list[str]:
     return ["its matrix products add up in an order that depends on the sizes"] if call.batch_invariant else []
 
@@ -103,7 +141,9 @@ def flex_refuses(call: Call) -> list[str]:
         "FlexAttention does not compile at every size with a bias that needs gradients": (
             isinstance(call.bias, Tensor) and call.bias.requires_grad
         ),
-        "FlexAttention on a CPU does not return the log-sum-exp": DEVICE == "cpu" and call.return_lse,
+        "FlexAttention on a CPU does not return the log-sum-exp": (
+            DEVICE == "cpu" and (call.return_lse or call.sinks is not None)
+        ),
         "FlexAttention has no float64 kernel": call.query.dtype == torch.float64,
         f"FlexAttention does not compile for {per_key_head} short queries per key head": (
             DEVICE != "cpu" and call.frame.q_len < 128 < per_key_head
@@ -112,11 +152,23 @@ def flex_refuses(call: Call) -> list[str]:
     return [reason for reason, holds in expected.items() if holds]
 
 
+def hopper_refuses(call: Call) -> list[str]:
+    dtype = str(call.query.dtype).removeprefix("torch.")
+    expected = {
+        "it does not read pages": call.pages is not None,
+        f"its kernels are for bfloat16 and float16, and the tensors are {dtype}": (
+            call.query.dtype not in (torch.bfloat16, torch.float16)
+        ),
+        "it has no gradient of a bias": isinstance(call.bias, Tensor) and call.bias.requires_grad,
+    }
+    return [reason for reason, holds in expected.items() if holds]
+
+
 def sdpa_refuses(call: Call) -> list[str]:
     expected = {
         "it does not read pages": call.pages is not None,
         "PyTorch's kernels add up in an order that depends on the sizes": call.batch_invariant,
-        "it does not return the log-sum-exp": call.return_lse,
+        "it does not return the log-sum-exp": call.return_lse or call.sinks is not None,
         "it has no softcap": call.softcap is not None,
     }
     reasons = [reason for reason, holds in expected.items() if holds]
@@ -137,6 +189,8 @@ def sdpa_refuses(call: Call) -> list[str]:
 # What each engine refuses in this grid, written down apart from the engines. An engine that is not here refuses none.
 REFUSALS: dict[str, Callable[[Call], list[str]]] = {
     "native": native_refuses,
+    "hopper": hopper_refuses,
+    "decode": decode_refuses,
     "flex": flex_refuses,
     "sdpa": sdpa_refuses,
     "blocks": blocks_refuses,
@@ -175,7 +229,8 @@ def ends_where_refused(test: Callable[..., None]) -> Callable[..., None]:
 
 def engines(test: Callable[..., None]) -> Callable[..., None]:
     """Decorator: the test for every engine, until it refuses as expected."""
-    return pytest.mark.parametrize("engine", list(ENGINES))(ends_where_refused(test))
+    here = [name for name in ENGINES if name != hopper.name or HAS_HOPPER]
+    return pytest.mark.parametrize("engine", here)(ends_where_refused(test))
 
 
 def assert_close(got: Tensor, expected: Tensor, dtype: torch.dtype, units: int) -> None:
@@ -186,9 +241,23 @@ def assert_close(got: Tensor, expected: Tensor, dtype: torch.dtype, units: int) 
     torch.testing.assert_close(got, expected, rtol=0, atol=limit)
 
 
+def assert_close_with_gradients(
+    out: Tensor, expected: Tensor, tensors: list[Tensor], upcast: list[Tensor], dtype: torch.dtype
+) -> None:
+    """The output, and the gradients of the tensors where the engine has them."""
+    assert_close(out, expected, dtype, FORWARD_UNITS)
+    if not out.requires_grad:
+        return
+    d_out = draw(*out.shape, dtype=dtype, seed=15)
+    got, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
+    for grad, want in zip(got, wanted, strict=True):
+        assert_close(grad, want, dtype, GRADIENT_UNITS)
+
+
 @engines
 @families
 @dtypes
+@pytest.mark.usefixtures("vmapped")
 def test_forward(engine, family, dtype):
     for length in LENGTHS:
         mask = FAMILIES[family](BATCH, HEADS, length)
@@ -222,13 +291,28 @@ def test_gradient_of_a_bias(engine, family, shape):
     upcast = [tensor.detach().double().requires_grad_() for tensor in tensors]
     out = run(engine, *tensors[:3], mask=mask, bias=tensors[3])
     expected = reference(*upcast[:3], mask=mask, bias=upcast[3])
-    assert_close(out, expected, dtype, FORWARD_UNITS)
-    if not out.requires_grad:
-        return
-    d_out = draw(*out.shape, dtype=dtype, seed=15)
-    got, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
-    for grad, want in zip(got, wanted, strict=True):
-        assert_close(grad, want, dtype, GRADIENT_UNITS)
+    assert_close_with_gradients(out, expected, tensors, upcast, dtype)
+
+
+def with_sinks(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, sinks: Tensor) -> Tensor:
+    """The definition: a sink is one more column of scores, which no value belongs to."""
+    out, lse = attend(query, key, value, mask=mask, engine="reference", return_lse=True)
+    columns = torch.stack([lse, sinks.view(1, -1, 1).expand_as(lse)], dim=-1)
+    return out * columns.softmax(-1)[..., :1]
+
+
+@engines
+@families
+@dtypes
+def test_sinks(engine, family, dtype):
+    length = 65
+    mask = FAMILIES[family](BATCH, HEADS, length)
+    tensors = [*inputs(length, dtype, key_heads=2), draw(HEADS, dtype=dtype, seed=18)]
+    tensors = leaves(engine, tensors)
+    upcast = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    out = run(engine, *tensors[:3], mask=mask, sinks=tensors[3])
+    expected = with_sinks(*upcast[:3], mask=mask, sinks=upcast[3])
+    assert_close_with_gradients(out, expected, tensors, upcast, dtype)
 
 
 @engines
@@ -394,7 +478,8 @@ def test_invisible_keys_change_nothing_bit_for_bit(engine, family, dtype, size):
 @ends_where_refused
 def test_second_order(engine, family):
     mask = FAMILIES[family](1, 2, 5)
-    tensors = [draw(1, 2, 5, 3, dtype=torch.float64, seed=seed).requires_grad_() for seed in range(3)]
+    # Numerical derivatives of every input: the smallest head dim that has something to sum over.
+    tensors = [draw(1, 2, 5, 2, dtype=torch.float64, seed=seed).requires_grad_() for seed in range(3)]
     run(engine, *tensors, mask=mask)
     assert torch.autograd.gradgradcheck(lambda q, k, v: attend(q, k, v, mask=mask, engine=engine), tensors)
 
@@ -420,13 +505,7 @@ def test_options(engine, family, option):
     tensors = leaves(engine, inputs(65, torch.float32, key_heads=2))
     upcast = [tensor.detach().double().requires_grad_() for tensor in tensors]
     out, expected = run(engine, *tensors, mask=mask, **option), reference(*upcast, mask=mask, **option)
-    assert_close(out, expected, torch.float32, FORWARD_UNITS)
-    if not out.requires_grad:
-        return
-    d_out = draw(*out.shape, dtype=torch.float32, seed=16)
-    got, wanted = torch.autograd.grad(out, tensors, d_out), torch.autograd.grad(expected, upcast, d_out.double())
-    for grad, want in zip(got, wanted, strict=True):
-        assert_close(grad, want, torch.float32, GRADIENT_UNITS)
+    assert_close_with_gradients(out, expected, tensors, upcast, torch.float32)
 
 
 @engines

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rearview import Pages, Unsupported, alibi, attend, causal, chunks, dilated, documents, full, plan, prefix, window
-from rearview.attention.engines.native import cascade
+from rearview.attention.engines.native import cascade, kernel
 from rearview.errors import BadArgument
 from tests.native_kernel import NATIVE, needs_native
 
@@ -152,6 +152,7 @@ def test_what_no_query_hears_may_hold_anything(engine, mask, q_len, dtype, heads
 @pytest.mark.parametrize("sinks", [None, torch.tensor([-1.0, 0.5, 2.0, -torch.inf])], ids=["plain", "sinks"])
 def test_a_shared_prefix_is_read_once(monkeypatch, threads, dtype, q_len, mask, sinks):
     monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
+    monkeypatch.setattr(kernel, "FEW", 0)
     joined = []
     monkeypatch.setattr(cascade, "_joined", lambda *args, own=cascade._joined: joined.append(args) or own(*args))
     lengths = [37, 22, 30, 16, 40]

@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from rearview import Mask, Unsupported, alibi, attend, causal, dilated, documents, full, padding, plan, prefix, window
-from rearview.attention.engines import ENGINES, reference
-from rearview.attention.engines.native import library
+from rearview.attention import prepared
+from rearview.attention.engines import ENGINES, hopper, reference
+from rearview.attention.engines.native import library, measured
 from tests.native_kernel import NATIVE, needs_native
 
 FUSED = "the fused kernel expresses this mask without a dense tensor"
 SMALL = "at this size one fused call with a dense mask costs less than several exact ones"
 VISIBLE = "it computes the visible ranges only, forward and backward, and compiles nothing"
+STRIPS = "it makes the mask for a strip of queries at a time, forward and backward, and compiles nothing"
 
 NO_RANGES = "no ranges, the keys that a query hears are not a few ranges"
+NO_HOPPER = "cannot: its kernels are for NVIDIA Hopper GPUs (H100, H200), and the tensors are on cpu"
 OWN = "the C++ kernel computes the visible pairs only, on all cores"
 
 # What is asked for -> (q_len, k_len), mask, options, (engine, reason); on a CPU, without the kernel. With it, it is
@@ -27,13 +30,13 @@ RULE: dict[str, tuple[tuple[int, int], Mask, dict[str, Any], tuple[str, str]]] =
     "one step over a long cache, in a window of it": ((1, 8192), causal() & window(512), {}, ("sdpa", FUSED)),
     "one step over a padded cache": ((1, 8192), causal() & padding([8192, 99]), {}, ("sdpa", FUSED)),
     "one step over a short cache, in a window of it": ((1, 64), causal() & window(8), {}, ("sdpa", FUSED)),
-    "one step that hears every second key": ((1, 64), causal() & dilated(2), {}, ("blocks", VISIBLE)),
+    "one step that hears every second key": ((1, 64), causal() & dilated(2), {}, ("blocks", STRIPS)),
     "a chunk over a cache": ((256, 512), causal(), {}, ("blocks", VISIBLE)),
     "a window": ((512, 512), causal() & window(64), {}, ("blocks", VISIBLE)),
     "documents": ((512, 512), causal() & documents(torch.arange(512) // 64), {}, ("blocks", VISIBLE)),
     "prefix-LM": ((512, 512), causal() | prefix(64), {}, ("blocks", VISIBLE)),
     "padding": ((512, 512), causal() & padding([512, 300]), {}, ("blocks", VISIBLE)),
-    "no ranges": ((512, 512), causal() & dilated(2), {}, ("blocks", VISIBLE)),
+    "no ranges": ((512, 512), causal() & dilated(2), {}, ("blocks", STRIPS)),
     "small": ((16, 16), causal() & window(4), {}, ("sdpa", SMALL)),
     "small, with a softcap": ((16, 16), causal(), {"softcap": 1.0}, ("blocks", VISIBLE)),
     "small, with the log-sum-exp": ((16, 16), causal(), {"return_lse": True}, ("blocks", VISIBLE)),
@@ -63,6 +66,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the engines that ran, each replaced by the definition."""
     names: list[str] = []
     define = reference.run
+    # Nothing is remembered from calls of other tests with the same mask.
+    monkeypatch.setattr(prepared, "kind_of", lambda *arguments: None)
     for name, engine in ENGINES.items():
 
         def run(call, name=name):
@@ -86,13 +91,45 @@ def test_the_rule_and_that_attend_follows_it(kernel, taken, sizes, mask, options
 @needs_native
 def test_where_pytorch_is_faster_than_the_kernel(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(library, "IS_FAST", True)
+    # A processor with matrix tiles, and a kernel that does not use them.
     monkeypatch.setattr(library, "HAS_TILES", True)
+    monkeypatch.setattr(library, "ISA", "avx512")
     assert plan(*inputs(1, 512, dim=16)).engine == "sdpa"
-    assert plan(*inputs(512, 512, dtype=torch.bfloat16)).engine == "sdpa"
-    # Not where it would need a dense mask, nor in backward, nor in another dtype.
-    assert plan(*inputs(512, 512, dtype=torch.bfloat16), mask=causal() & window(9)).engine == "native"
-    assert plan(*inputs(512, 512, dtype=torch.bfloat16, requires_grad=True)).engine == "native"
+    half = inputs(512, 512, dtype=torch.bfloat16)
+    assert plan(*half).engine == "sdpa"
+    assert plan(*inputs(512, 512, dtype=torch.bfloat16, requires_grad=True)).engine == "sdpa"
+    # Not where it would need a dense mask, nor in another dtype.
+    assert plan(*half, mask=causal() & window(9)).engine == "native"
     assert plan(*inputs(512, 512)).engine == "native"
+    assert plan(*inputs(512, 512, dtype=torch.float16)).engine == "native"
+    # Nor on a processor without them.
+    monkeypatch.setattr(library, "ISA", "avx512_bf16")
+    monkeypatch.setattr(library, "HAS_TILES", False)
+    assert plan(*half).engine == "native"
+
+
+@needs_native
+def test_where_pytorch_is_faster_than_the_kernel_in_tiles(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library, "IS_FAST", True)
+    monkeypatch.setattr(library, "HAS_TILES", True)
+    monkeypatch.setattr(library, "ISA", "amx")
+    half: dict[str, Any] = {"dtype": torch.bfloat16}
+    assert plan(*inputs(512, 512, **half)).engine == "native"
+    assert plan(*inputs(512, 512, requires_grad=True, **half)).engine == "native"
+    # Short sequences, forward alone.
+    assert plan(*inputs(128, 128, **half)).engine == "sdpa"
+    assert plan(*inputs(128, 128, requires_grad=True, **half)).engine == "native"
+    assert plan(*inputs(128, 128, **half), mask=causal() & window(9)).engine == "native"
+    assert (plan(*inputs(64, 64)).engine, plan(*inputs(128, 128)).engine) == ("sdpa", "native")
+    # A step, unless wide keys are shared by several queries.
+    assert plan(*inputs(1, 4096, **half)).engine == "sdpa"
+    assert plan(*inputs(1, 4096)).engine == "native"
+    shared = torch.zeros(1, 2, 4096, 128, **half)
+    assert plan(torch.zeros(1, 8, 1, 128, **half), shared, shared).engine == "native"
+
+
+def test_every_row_of_the_table_names_instruction_sets_of_the_kernel():
+    assert {name for row in measured.TABLE for name in row.isas} <= set(library.ISAS) - {"portable"}
 
 
 @rule
@@ -113,8 +150,10 @@ def test_the_text_of_a_plan(kernel, sizes, mask, options, expected):
     assert all(len(reason) > 20 for reason in reasons)
 
 
-@pytest.mark.parametrize("engine", [NATIVE if name == "native" else name for name in ENGINES])
-def test_a_named_engine_is_taken(taken: list[str], engine: str):
+@pytest.mark.parametrize("engine", [NATIVE if name == "native" else name for name in ENGINES if name != "decode"])
+def test_a_named_engine_is_taken(taken: list[str], engine: str, monkeypatch: pytest.MonkeyPatch):
+    # As if there were a Hopper GPU, and it took these tensors.
+    monkeypatch.setattr(hopper, "refusals", lambda call: [])
     tensors = inputs(16, 16)
     made = plan(*tensors, engine=engine)
     assert (made.engine, made.reason) == (engine, "it was asked for")
@@ -134,14 +173,19 @@ def test_each_engine_says_why_it_was_not_taken(monkeypatch: pytest.MonkeyPatch):
     not_faster = "on this processor, or under torch.func, it was not measured to be faster than"
     compiled = "it would be compiled at the first call, which takes seconds"
     definition = "it is the definition, which is not optimized, and holds 12.0 MiB of scores"
+    on_gpus = "cannot: it is a kernel for NVIDIA GPUs, and the tensors are on cpu"
     assert plan(*inputs(512, 512)).not_taken == {
         "native": f"{not_faster} sdpa",
+        "hopper": NO_HOPPER,
+        "decode": on_gpus,
         "flex": compiled,
         "blocks": "sdpa expresses this mask too, and is faster",
         "reference": definition,
     }
     assert plan(*inputs(512, 512), mask=causal() & window(9)).not_taken == {
         "native": f"{not_faster} blocks",
+        "hopper": NO_HOPPER,
+        "decode": on_gpus,
         "flex": compiled,
         "sdpa": "it would compute every pair, with a dense mask of 256.0 KiB",
         "reference": definition,

@@ -245,7 +245,7 @@ def test_the_kernels_compile(which: str, monkeypatch: pytest.MonkeyPatch, tmp_pa
         kind = {"query_ptr": "*bf16", "key_ptr": "*bf16", "slopes": "*fp32", "sinks": "*fp32"}
         kind |= {"scale": "fp32", "cap": "fp32"}
         signature, constexprs = {}, {}
-        for index, name in enumerate(kernel.arg_names):
+        for index, name in enumerate(kernel.arg_names):  # pyright: ignore[reportFunctionMemberAccess]
             signature[name] = kind.get(name, "*fp32" if name.endswith("_ptr") else "i32")
             if name.endswith(("starts", "ends")):
                 signature[name] = "*i32"

@@ -136,7 +136,7 @@ DEFINITIONS |= {
         tree([-1, 0, 0, -1, -1, 4, 5], after=2),
         lambda b, h, i, j: j in ancestors([-1, 0, 1, 2, 2, 1, 1, 6, 7], i),
     ),
-    "tree([-1, 0, 1, 2, 1, 1, 5, -1, 7])": (
+    "shared_prefix([2, 1], [[2, 0, 1, 2], [0, 1]])": (
         shared_prefix([2, 1], [[2, 0, 1, 2], [0, 1]]),
         lambda b, h, i, j: j in ancestors([-1, 0, 1, 2, 1, 1, 5, -1, 7], i),
     ),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rearview import along, causal, chunks, documents, full, prefix, shared_prefix, tree, window
+from rearview import Mask, along, causal, chunks, documents, full, prefix, shared_prefix, tree, window
 from rearview.errors import BadArgument
 from rearview.masks import Frame
 from rearview.masks.encoding import decode, encode
@@ -157,12 +157,31 @@ def test_shared_prefixes():
     several = shared_prefix([1, 2], [[2, 2], [1]])
     assert several.positions.tolist() == [0, 1, 2, 1, 2, 0, 1, 2]
     assert several.spans(8).rows()[3:6] == [[(0, 1), (3, 4)], [(0, 1), (3, 5)], [(5, 6)]]
-    assert repr(shared_prefix(torch.tensor(1), torch.tensor([1, 1]))) == "tree([-1, 0, 0])"
+    assert repr(shared_prefix(torch.tensor(1), torch.tensor([1, 1]))) == "shared_prefix(1, [1, 1])"
     # Without a prompt, the answers are documents.
     alone = shared_prefix(0, [2, 0, 3])
     assert alone.equals(causal() & documents([0, 0, 1, 1, 1]), 5)
     assert parse("shared_prefix([1, 2], [[2, 2], [1]])").equals(several, 8)
     assert parse("tree([-1, -1, 0], after=2)").equals(tree([-1, 0, 1, 1, 2]), 5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "written"),
+    [
+        (shared_prefix(2, [3, 1]), "shared_prefix(2, [3, 1])"),
+        (shared_prefix([2, 0, 1], [[3, 1], [2], []]), "shared_prefix([2, 0, 1], [[3, 1], [2], []])"),
+        (shared_prefix(4, [2] * 100), "shared_prefix(<1 prompt, 100 answers>)"),
+        (shared_prefix([1] * 30, [[1, 1]] * 30), "shared_prefix(<30 prompts, 60 answers>)"),
+    ],
+)
+def test_a_shared_prefix_prints_as_it_was_written(mask: Mask, written: str):
+    assert repr(mask) == written
+    again = decode(*encode(mask))
+    assert repr(again) == written
+    assert again.equals(mask, mask.own_length or 0)
+    assert repr(mask.to("meta")) == written
+    if "<" not in written:
+        assert repr(parse(written)) == written
 
 
 def test_a_caller_may_change_its_parents_later():

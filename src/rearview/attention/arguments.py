@@ -14,8 +14,10 @@ from torch import Tensor
 
 from rearview.attention.bias import Alibi
 from rearview.attention.pages import Pages
-from rearview.errors import BadArgument
+from rearview.attention.sequence_shard import SequenceShard
+from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Frame, Mask
+from rearview.masks.data import described, is_whole
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -132,6 +134,63 @@ def checked_pages(pages: Any, query: Tensor, key: Tensor, q_start: int | None) -
         raise BadArgument("q_start", expected=expected, got=q_start)
     pages.check(query, key)
     return pages
+
+
+def checked_lengths(lengths: Any, query: Tensor, *, q_start: int | None, paged: bool) -> Tensor:
+    """`lengths` as int32. Their values are not read: a CUDA graph may change them."""
+    expected = f"an integer tensor [{len(query)}] on {query.device}, the number of keys of each item"
+    if not isinstance(lengths, Tensor) or lengths.shape != (len(query),) or not is_whole(lengths):
+        raise BadArgument("lengths", expected=expected, got=described(lengths))
+    if lengths.device != query.device:
+        raise BadArgument("lengths", expected=expected, got=f"a tensor on {lengths.device}")
+    for name, given in (("q_start", q_start is not None), ("pages", paged)):
+        if given:
+            expected = "nothing with lengths=, where the queries of an item stand at its last positions"
+            got = "pages=, which have lengths of their own" if paged else q_start
+            raise BadArgument(name, expected=expected, got=got)
+    return lengths.int()
+
+
+def read_lengths(lengths: Tensor, *, q_len: int, k_len: int) -> list[int]:
+    """The values of `lengths`, checked."""
+    counts = lengths.tolist()
+    if wrong := [count for count in counts if not q_len <= count <= k_len]:
+        expected = f"from {q_len}, the number of queries, to {k_len}, the number of keys"
+        raise BadArgument("lengths", expected=expected, got=wrong[0])
+    return counts
+
+
+def refuse_on_shard(
+    shard: SequenceShard,
+    query: Tensor,
+    key: Tensor,
+    *,
+    q_start: int | None,
+    dropout: float,
+    pages: Pages | None,
+    lengths: Tensor | None,
+    batch_invariant: bool,
+) -> None:
+    """Raise for what a call cannot have while this rank holds a part of the sequence."""
+    q_len, k_len = query.shape[2], key.shape[2]
+    reasons = []
+    if pages is not None:
+        reasons.append("the keys are in pages, which are for decoding")
+    elif lengths is not None:
+        reasons.append("lengths= is for decoding")
+    elif (q_len, k_len) != (shard.rows, shard.rows):
+        reasons.append(
+            f"expected the {shard.rows} rows of this rank, of {shard.length}, as queries and as keys, "
+            f"got {q_len} queries and {k_len} keys; decoding with a cache and cross attention are not done on a layout"
+        )
+    if q_start not in (None, 0):
+        reasons.append(f"q_start={q_start} has no meaning: the layout says at which positions the rows are")
+    if dropout:
+        reasons.append(f"dropout={dropout} would drop other weights than on one process")
+    if batch_invariant:
+        reasons.append("batch_invariant=True cannot be kept: sums start at other keys on every rank")
+    if reasons:
+        raise Unsupported("attention on a layout cannot do this exactly", reasons)
 
 
 def finite_number(

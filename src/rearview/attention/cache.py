@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rearview.attention.pages import Pages
+from rearview.attention.sequence_shard import refuse_shard
 from rearview.errors import BadArgument
 from rearview.masks import Mask
 from rearview.masks.data import described
@@ -76,6 +77,11 @@ class KeyValueCache:
         """`attend(..., pages=)` for what `append` returned; None for a cache that is not in pages."""
         return None
 
+    @property
+    def device_lengths(self) -> Tensor | None:
+        """`attend(..., lengths=)` for what `append` returned; None for a cache that is counted on the host."""
+        return None
+
     def placed(self, mask: Mask) -> Mask:
         """The mask for queries that continue the cache: those of an item come after the keys of that item."""
         return mask if self._lengths is None else lagged(mask, self._length - self._lengths)
@@ -99,6 +105,7 @@ class KeyValueCache:
 
     def _checked_end(self, key: Tensor, value: Tensor) -> int:
         """How many positions the cache holds after these keys and values."""
+        refuse_shard("a cache", advice="Generate outside of layout.on(...), with the whole sequence on one device.")
         for name, given in (("key", key), ("value", value)):
             if not isinstance(given, Tensor) or given.ndim != 4:
                 expected = "a tensor [batch, heads, time, dim]"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, TypeVar, Unpack
 
@@ -29,14 +29,20 @@ from rearview.attention.arguments import (
     check_mask,
     check_tensors,
     checked_bias,
+    checked_lengths,
     checked_pages,
     checked_sinks,
     finite_number,
+    read_lengths,
+    refuse_on_shard,
 )
 from rearview.attention.bias import Alibi
+from rearview.attention.graph_break import outside_graphs
 from rearview.attention.pages import Pages
+from rearview.attention.sequence_shard import SequenceShard, active_shard, refuse_shard
 from rearview.errors import BadArgument
-from rearview.masks import Frame, Mask, Spans, causal
+from rearview.masks import Frame, Mask, Spans, causal, padding
+from rearview.masks.lagged import lagged
 
 # Up to this number of ranges are cut out of the keys for a single query; with more pieces, a mask is cheaper.
 FEW_RANGES = 4
@@ -62,6 +68,7 @@ class CallOptions(ScoreOptions, total=False):
     dropout: float
     generator: torch.Generator | None
     pages: Pages | None
+    lengths: Tensor | None
     batch_invariant: bool
 
 
@@ -70,6 +77,10 @@ class Call:
     """`query` [batch, heads, q_len, dim]; `key` and `value` [batch, key heads, k_len, dim]; `sinks` [heads].
 
     With `pages`, key and value are pools [blocks, key heads, block size, dim], and k_len is that of the longest item.
+    With `lengths`, which are on the device and are not read, the positions of the queries are not known here. Engines
+    that do not read lengths themselves receive `settled()`.
+    With `shard`, the three tensors hold this rank's rows, and mask and frame are those of the whole sequence; `run`
+    exchanges keys first, so no engine sees such a call.
     """
 
     query: Tensor
@@ -88,6 +99,9 @@ class Call:
     seed: Tensor | None = None
     pages: Pages | None = None
     batch_invariant: bool = False
+    # int [batch] on the device: the keys that each item holds. The queries of an item stand at its last positions.
+    lengths: Tensor | None = None
+    shard: SequenceShard | None = None
     # The mask with the queries of each item at their own positions, where the pages of items are unequally long.
     placed: Mask = field(init=False)
     # The same without parts that have no effect in this frame: `causal() & window(4096)` over 8 keys is causal.
@@ -95,7 +109,8 @@ class Call:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "placed", self.mask if self.pages is None else self.pages.placed(self.mask))
-        object.__setattr__(self, "simplified", self.placed._simplify(self.frame))
+        known = self.lengths is None
+        object.__setattr__(self, "simplified", self.placed._simplify(self.frame) if known else self.placed)
 
     @classmethod
     def of(
@@ -113,6 +128,7 @@ class Call:
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
         pages: Pages | None = None,
+        lengths: Tensor | None = None,
         batch_invariant: bool = False,
         return_lse: bool = False,
         **unknown: object,
@@ -131,7 +147,24 @@ class Call:
             query, key, value = (t[None, None] if t.ndim == 2 else t.unsqueeze(1) for t in (query, key, value))
         if pages is not None:
             pages = checked_pages(pages, query, key, q_start)
-        frame = Frame.of(query.shape[2], key.shape[2] if pages is None else pages.k_len, q_start)
+        if lengths is not None:
+            lengths = checked_lengths(lengths, query, q_start=q_start, paged=pages is not None)
+        shard = active_shard()
+        if shard is None:
+            frame = Frame.of(query.shape[2], key.shape[2] if pages is None else pages.k_len, q_start)
+        else:
+            refuse_on_shard(
+                shard,
+                query,
+                key,
+                q_start=q_start,
+                dropout=dropout,
+                pages=pages,
+                lengths=lengths,
+                batch_invariant=batch_invariant,
+            )
+            frame = Frame(shard.length, shard.length, 0)
+            mask = shard.narrowed(mask) if isinstance(mask, Mask) else mask
         check_mask(mask, frame, batch=query.shape[0], heads=query.shape[1])
         return cls(
             query,
@@ -148,6 +181,8 @@ class Call:
             return_lse,
             pages=pages,
             batch_invariant=batch_invariant,
+            lengths=lengths,
+            shard=shard,
         )
 
     @classmethod
@@ -155,6 +190,7 @@ class Call:
         """A call for weights only; the keys take the place of the values."""
         for name in options.keys() - ScoreOptions.__annotations__.keys():
             raise _unknown_option(name, ScoreOptions)
+        refuse_shard("weights and statistics of attention", advice="Compute them before or after the layout is active.")
         return cls.of(query, key, key, **options)
 
     @property
@@ -178,6 +214,7 @@ class Call:
             "dropout": self.dropout,
             "generator": self.generator,
             "pages": self.pages,
+            "lengths": self.lengths,
             "batch_invariant": self.batch_invariant,
         }
         return {**self.score_options, **own}
@@ -187,15 +224,42 @@ class Call:
         if self.pages is None:
             return self
         pages, bias = self.pages, self.bias
-        if isinstance(bias, Alibi) and not pages.is_even:
-            # Each item has query positions of its own, which ALiBi cannot tell.
-            keys = torch.arange(self.frame.k_len, device=self.device)
-            starts = [length - self.frame.q_len for length in pages.lengths]
-            queries = [torch.arange(start, start + self.frame.q_len, device=self.device) for start in starts]
-            bias = torch.stack([bias.tile(positions, keys, self.work_dtype) for positions in queries])
+        if not pages.is_even:
+            bias = self._bias_at(pages.lengths)
         return replace(
             self, key=pages.gather(self.key), value=pages.gather(self.value), mask=self.placed, bias=bias, pages=None
         )
+
+    def settled(self) -> Call:
+        """The call with its lengths read from the device, which waits for it, and stated by the mask."""
+        if self.lengths is None:
+            return self
+        if "_settled" not in self.__dict__:
+            counts = read_lengths(self.lengths, q_len=self.frame.q_len, k_len=self.frame.k_len)
+            bias = self.bias
+            mask = self.mask
+            if any(count != self.frame.k_len for count in counts):
+                mask = lagged(mask, [self.frame.k_len - count for count in counts]) & padding(counts)
+                bias = self._bias_at(counts)
+            object.__setattr__(self, "_settled", replace(self, mask=mask, bias=bias, lengths=None))
+        return self.__dict__["_settled"]
+
+    def _bias_at(self, lengths: Sequence[int]) -> Tensor | Alibi | None:
+        """The bias where the queries of each item stand at the last of so many positions, which ALiBi cannot tell."""
+        if not isinstance(self.bias, Alibi):
+            return self.bias
+        bias, keys = self.bias, torch.arange(self.frame.k_len, device=self.device)
+        starts = [length - self.frame.q_len for length in lengths]
+        queries = [torch.arange(start, start + self.frame.q_len, device=self.device) for start in starts]
+        return torch.stack([bias.tile(positions, keys, self.work_dtype) for positions in queries])
+
+    def exchanged(self) -> Call:
+        """The call over the keys that this rank's queries hear, where a sequence is spread over several ranks."""
+        if self.shard is None:
+            return self
+        exchange = self.shard.exchanged
+        # Which rows travel depends on values that a graph cannot read.
+        return outside_graphs(exchange)(self) if torch.compiler.is_compiling() else exchange(self)
 
     def without_tensors(self) -> Call:
         """The call for a backward pass, which must keep activations alive as saved tensors only.

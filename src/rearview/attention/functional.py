@@ -14,11 +14,14 @@ from typing import Literal, Unpack, overload
 import torch
 from torch import Tensor
 
+from rearview.attention import prepared
 from rearview.attention.call import Call, CallOptions, ScoreOptions, shows_options
 from rearview.attention.engines import ENGINES, reference
-from rearview.attention.planner import resolve
+from rearview.attention.planner import read_by, resolve
+from rearview.attention.sequence_shard import refuse_shard
 from rearview.attention.sinks import counted_in, share_of_keys
 from rearview.errors import BadArgument
+from rearview.masks import Mask
 from rearview.masks.data import as_data
 
 
@@ -73,10 +76,13 @@ def attend(
         dropout: the share of weights that are set to 0; the others are scaled up. `generator` makes it repeatable.
         pages: `Pages(table, lengths)`: key and value are pools of blocks [blocks, key heads, block size, dim], and the
             table says which blocks hold each batch item. The queries of an item have its last positions.
+        lengths: an integer tensor [batch] on the device: how many of the keys each item holds. The queries of an item
+            have its last positions. The engine "decode" reads it on the device, so that a CUDA graph can be captured
+            once and replayed as a cache grows; other engines read it first.
         batch_invariant: make the bits of a row of the output depend on its own query and keys alone: not on the rest of
             the batch, on the number of threads, or on how many queries are computed at once.
-        engine: "auto", "native", "flex", "sdpa", "blocks" or "reference". A named engine computes the call exactly or
-            raises `Unsupported`; it never falls back. `plan` shows what "auto" chooses.
+        engine: "auto", "native", "hopper", "decode", "flex", "sdpa", "blocks" or "reference". A named engine computes
+            the call exactly or raises `Unsupported`; it never falls back. `plan` shows what "auto" chooses.
         return_lse: also return the log-sum-exp of the visible scores and of the sink, [batch, heads, time].
 
     A row that hears nothing is exactly 0, with a log-sum-exp of -inf and zero gradients.
@@ -86,17 +92,44 @@ def attend(
     >>> attend(q, k, v).tolist()
     [[2.0], [3.0]]
     """
+    kind = None
+    if not torch.compiler.is_compiling():
+        kind = prepared.kind_of(query, key, value, engine, return_lse, options)
+        mask = options.get("mask", prepared.DEFAULT_MASK)
+        if kind is not None and isinstance(mask, Mask):
+            ready = prepared.plans_of(mask).get(kind)
+            if ready is not None:
+                lengths = options.get("lengths")
+                given = () if lengths is None else (lengths,)
+                answer = ready(query, key, value, options.get("sinks"), *given)
+                if answer is not None:
+                    # An engine returns the log-sum-exp if it was requested, and may return it otherwise.
+                    return (answer[0], answer[1]) if return_lse and answer[1] is not None else answer[0]
     call = Call.of(query, key, value, return_lse=return_lse, **options)
-    out, lse = run(call, engine=engine)
+    out, lse = run(call, engine=engine, kind=kind)
     out = _with_axes_of(out, query)
-    # An engine returns the log-sum-exp if it was requested, and may return it otherwise.
     return (out, _with_axes_of(lse, query)) if return_lse and lse is not None else out
 
 
-def run(call: Call, *, engine: str = "auto") -> tuple[Tensor, Tensor | None]:
-    """The output [batch, heads, q_len, dim] of a call, and its log-sum-exp if `call.return_lse` is True."""
+def run(call: Call, *, engine: str = "auto", kind: prepared.Kind | None = None) -> tuple[Tensor, Tensor | None]:
+    """The output [batch, heads, q_len, dim] of a call, and its log-sum-exp if `call.return_lse` is True.
+
+    With a `kind`, what was worked out is remembered for the next call of this kind.
+    """
+    call = call.exchanged()
     name, _ = resolve(call, engine)
-    return _nothing_to_hear(call.gathered()) if _is_empty(call) else ENGINES[name].run(call)
+    if _is_empty(call):
+        return _nothing_to_hear(call.gathered())
+    own = read_by(name, call)
+    answer = ENGINES[name].run(own)
+    # Values that were read from the device are different in the next call.
+    if kind is not None and own is call:
+        plans = prepared.plans_of(call.mask)
+        if kind not in plans:
+            while len(plans) >= prepared.MOST_KINDS:
+                plans.pop(next(iter(plans)), None)
+            plans[kind] = prepared.prepare(name, call)
+    return answer
 
 
 @shows_options
@@ -123,6 +156,8 @@ def weights(
 
 def weights_of(call: Call, rows: int | list[int] | Tensor | None = None) -> Tensor:
     """The exact weights of a call before dropout, [batch, heads, rows, k_len]."""
+    if call.shard is not None:
+        refuse_shard("weights of attention", call.shard)
     chosen = None if rows is None else _row_indices(rows, call)
     count = call.frame.q_len if chosen is None else len(chosen)
     if _is_empty(call) or count == 0:

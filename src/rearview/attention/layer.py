@@ -139,6 +139,7 @@ class MaskedSelfAttention(nn.Module):
         if cache is not None:
             mask = cache.placed(mask)
             key, value = cache.append(key, value)
+        lengths = None if cache is None else cache.device_lengths
         heard = self.attend(
             query,
             key,
@@ -149,6 +150,7 @@ class MaskedSelfAttention(nn.Module):
             pages=None if cache is None else cache.pages,
             batch_invariant=self.batch_invariant,
             engine=self.engine,
+            lengths=lengths,
         )
         out = heard.transpose(1, 2).flatten(2)  # [batch, time, heads x value dim]
         out = out if self.w_o is None else self.w_o(out)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rearview.attention.call import Call
+from rearview.attention.sequence_shard import refuse_shard
 from rearview.masks import Frame
 from rearview.masks.shifted import shifted
 
@@ -37,6 +38,10 @@ class LayerCall:
     is_cross: bool = False
     position: int | None = None
     dropped_keys: int = 0
+
+    def __post_init__(self) -> None:
+        if self.call.shard is not None:
+            refuse_shard("observation", self.call.shard, advice="Observe the model on one device.")
 
     @property
     def start(self) -> int:

@@ -34,7 +34,7 @@ class Pages:
 
     Args:
         table: int [batch, blocks]; position n of an item is in block `table[item, n // block_size]` of the pool.
-        lengths: how many positions each item holds. Entries of the table after its last block are not read.
+        lengths: the number of positions that each item holds. Entries of the table after its last block are not read.
 
     The queries of an item stand at its last positions. A table is copied, so it may be changed afterwards.
 
@@ -54,24 +54,31 @@ class Pages:
         self.table = numbers.int().contiguous()
         # The last mask that was placed: the layers of a model ask with the same one, and it remembers its ranges.
         self._placed: tuple[Mask, Mask] | None = None
+        self._on: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __repr__(self) -> str:
         return f"Pages({len(self.lengths)} items, lengths {list(self.lengths)})"
 
     @cached_property
     def k_len(self) -> int:
-        """Positions of the item that holds most."""
+        """The number of positions of the longest item."""
         return max(self.lengths, default=0)
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether all items hold equally many positions."""
+        """Whether all items hold the same number of positions."""
         return len(set(self.lengths)) <= 1
 
     @cached_property
     def lengths_tensor(self) -> Tensor:
         """The lengths as int32 [batch], on the CPU."""
         return torch.tensor(self.lengths, dtype=torch.int32, device="cpu")
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The table and the lengths as int32 on a device, copied once."""
+        if device not in self._on:
+            self._on[device] = (self.table.to(device), self.lengths_tensor.to(device))
+        return self._on[device]
 
     def placed(self, mask: Mask) -> Mask:
         """The mask over `k_len` keys: the queries of each item stand at its last positions, and hear its keys alone."""

@@ -15,7 +15,7 @@ from typing import Unpack
 from torch import Tensor
 
 from rearview.attention.call import Call, CallOptions, shows_options
-from rearview.attention.engines import ENGINES
+from rearview.attention.engines import ENGINES, decode, gpu_choice
 from rearview.drawing.cells import in_bytes
 from rearview.errors import BadArgument, Unsupported
 
@@ -70,19 +70,21 @@ def plan(
     mask causal() & documents(<512 ids>): 6.3 % visible
     engine native: the C++ kernel computes the visible pairs only, ...
     not taken:
-      flex       ...
+      hopper     ...
     """
     call = Call.of(query, key, value, return_lse=return_lse, **options)
+    call = call if call.shard is None else call.shard.planned(call)
     taken, reason = resolve(call, engine)
+    settled = call.settled()
     others = {name: _reason_not_taken(name, call, taken, asked=engine) for name in ENGINES if name != taken}
     return Plan(
         engine=taken,
         reason=reason,
         call=call.describe(),
         mask=repr(call.mask),
-        visible=None if call.spans is None else call.spans.share,
+        visible=None if settled.spans is None else settled.spans.share,
         range_obstacle=call.mask.range_obstacle,
-        memory=ENGINES[taken].memory(call),
+        memory=ENGINES[taken].memory(read_by(taken, call)),
         not_taken=others,
     )
 
@@ -90,14 +92,19 @@ def plan(
 def resolve(call: Call, engine: str) -> tuple[str, str]:
     """The engine for this call and the reason: the named one, which never falls back, or the first that takes it."""
     if engine == "auto":
+        if call.device.type == "cuda":
+            for name in gpu_choice.fastest_first(call):
+                if name in ENGINES and not refusals_of(name, call):
+                    return name, gpu_choice.REASONS[name]
         for name, each in ENGINES.items():
-            if (reason := each.reason_to_take(call)) is not None and not each.refusals(call):
+            reason = each.reason_to_take(read_by(name, call))
+            if reason is not None and not refusals_of(name, call):
                 return name, reason
-        reasons = [f"{name}: {reason}" for name, each in ENGINES.items() for reason in each.refusals(call)]
+        reasons = [f"{name}: {reason}" for name in ENGINES for reason in refusals_of(name, call)]
         raise Unsupported("no engine can do this exactly", reasons)
     if engine not in ENGINES:
         raise BadArgument("engine", expected="auto, " + ", ".join(ENGINES), got=repr(engine))
-    if reasons := ENGINES[engine].refusals(call):
+    if reasons := refusals_of(engine, call):
         raise Unsupported(
             f"engine {engine!r} cannot do this exactly",
             reasons,
@@ -106,7 +113,21 @@ def resolve(call: Call, engine: str) -> tuple[str, str]:
     return engine, "it was asked for"
 
 
+def read_by(name: str, call: Call) -> Call:
+    """The call as an engine receives it: only `decode` reads lengths that are on the device."""
+    return call if name == decode.name else call.settled()
+
+
+def refusals_of(name: str, call: Call) -> list[str]:
+    """Why an engine cannot compute a call exactly."""
+    return ENGINES[name].refusals(read_by(name, call))
+
+
 def _reason_not_taken(name: str, call: Call, taken: str, *, asked: str) -> str:
-    if reasons := ENGINES[name].refusals(call):
+    if reasons := refusals_of(name, call):
         return "cannot: " + "; ".join(reasons)
-    return "another engine was asked for" if asked != "auto" else ENGINES[name].reason_not_taken(call, taken)
+    return (
+        "another engine was asked for"
+        if asked != "auto"
+        else ENGINES[name].reason_not_taken(read_by(name, call), taken)
+    )

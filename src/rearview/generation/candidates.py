@@ -29,7 +29,7 @@ class DraftNode:
 
 
 class Candidates:
-    """The nodes that are proposed for one sequence. The frontier are those that the draft reads next.
+    """The nodes that are proposed for one sequence. The frontier consists of those that the draft reads next.
 
     This is the selection of EAGLE-2 (https://arxiv.org/abs/2406.16858, section 4): the best nodes of each depth are
     followed, and the best nodes of all depths form the tree.

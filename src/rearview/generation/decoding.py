@@ -19,7 +19,9 @@ from typing import TypedDict
 
 from torch import Tensor
 
+from rearview.attention.sequence_shard import refuse_shard
 from rearview.errors import BadArgument, Unsupported
+from rearview.generation.captured_gpt import CapturedGPT, can_capture
 from rearview.generation.combinations import check_draft, mask_that_looks_ahead
 from rearview.generation.drafts import Draft
 from rearview.generation.inference import inference
@@ -41,6 +43,7 @@ class GenerateOptions(TypedDict, total=False):
     top_p: float | None
     repetition_penalty: float | None
     use_cache: bool | None
+    cuda_graph: bool | None
     when_full: WhenFull
     draft: Draft | None
 
@@ -57,6 +60,7 @@ def generate(
     stop_ids: Iterable[int] | None = None,
     seed: int | Sequence[int] = 0,
     use_cache: bool | None = None,
+    cuda_graph: bool | None = None,
     when_full: WhenFull = "slide",
     draft: Draft | None = None,
 ) -> Generation:
@@ -70,6 +74,8 @@ def generate(
         seed: the seed of each sequence's own random generator, or a list with one seed per sequence.
         use_cache: whether to cache keys and values; by default wherever the masks only look back. It does not change
             the result, only the time.
+        cuda_graph: whether the steps of a GPT with a cache are captured in a CUDA graph; by default wherever they
+            can be, on a GPU and without a draft. It does not change the result, only the time.
         when_full: what happens when the context of a GPT is full: its oldest half "slide"s out, or the sequence
             "stop"s.
         draft: what proposes tokens that the model checks in one pass, a `ModelDraft` or a `LookupDraft`. Greedy tokens
@@ -85,6 +91,7 @@ def generate(
     if not isinstance(model, (GPT, T5)):
         advice = "BERT predicts masked tokens: call fill()."
         raise BadArgument("model", expected="a GPT or a T5", got=type(model).__name__, advice=advice)
+    refuse_shard("generation", advice="Generate outside of layout.on(...), with the whole sequence on one device.")
     max_new_tokens = whole_number(max_new_tokens, "max_new_tokens", at_least=0)
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
     if when_full not in ("slide", "stop"):
@@ -93,6 +100,13 @@ def generate(
     seeds = as_seeds(seed, len(prompts))
     if draft is not None:
         check_draft(model, draft, prompts, max_new_tokens=max_new_tokens, use_cache=use_cache, when_full=when_full)
+    if cuda_graph and (isinstance(model, T5) or draft is not None or use_cache is False or not can_capture(model)):
+        raise Unsupported(
+            "generation with a CUDA graph",
+            ["the steps of a GPT with a cache and without a draft are captured, on an NVIDIA GPU, with masks that have "
+             "ranges, while nothing watches its layers"],
+            advice="Omit cuda_graph: then a graph is used wherever it can be.",
+        )  # fmt: skip
     source: TokenSource
     if isinstance(model, T5):
         own_end = () if model.config.end_id is None else (model.config.end_id,)
@@ -114,7 +128,8 @@ def generate(
         max_len = min(context, longest + max_new_tokens)
         with inference(model):
             if draft is None:
-                source = SingleTokens(_gpt_predictor(model, use_cache, len(prompts), max_len=max_len), sampling)
+                predictor = _gpt_predictor(model, use_cache, cuda_graph, len(prompts), max_len=max_len)
+                source = SingleTokens(predictor, sampling)
             else:
                 source = Speculation(model, draft, prompts, max_len=max_len, sampling=sampling)
     return Generation(
@@ -129,7 +144,9 @@ def generate(
     )
 
 
-def _gpt_predictor(model: GPT, use_cache: bool | None, batch: int, *, max_len: int) -> Predictor:
+def _gpt_predictor(
+    model: GPT, use_cache: bool | None, cuda_graph: bool | None, batch: int, *, max_len: int
+) -> Predictor:
     ahead = None if use_cache is False else mask_that_looks_ahead(model)
     if use_cache and ahead is not None:
         raise Unsupported(
@@ -139,4 +156,6 @@ def _gpt_predictor(model: GPT, use_cache: bool | None, batch: int, *, max_len: i
         )
     if use_cache is False or ahead is not None:
         return UncachedGPT(model)
+    if cuda_graph is not False and can_capture(model):
+        return CapturedGPT(model, batch=batch, max_len=max_len)
     return CachedGPT(model, batch=batch, max_len=max_len)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rearview.generation.acceptance import accept_picked, accept_sampled
 from rearview.generation.draft_tree import DraftTree
-from rearview.generation.drafts import Draft
+from rearview.generation.drafts import Draft, Drafter
 from rearview.generation.sampling import Sampler, Sampling, check_finite
 from rearview.generation.steps import Advance
 from rearview.generation.tree_reader import TreeReader
@@ -32,7 +32,7 @@ class Speculation:
 
     def __init__(self, model: GPT, draft: Draft, prompts: Sequence[Sequence[int]], *, max_len: int, sampling: Sampling):
         self._sampling = sampling
-        self._drafter = draft.start(prompts, max_len=max_len, sampling=sampling)
+        self._drafter: Drafter = draft.start(prompts, max_len=max_len, sampling=sampling)
         self._reader = TreeReader(model, batch=len(prompts), max_len=max_len + 1 + draft.tokens)
         self._reader.read_text([prompt[:-1] for prompt in prompts])
 

@@ -67,7 +67,8 @@ class Mask:
     `to` and the encoding for compiled graphs follow from its fields.
     """
 
-    __slots__ = ("_derived", "_remembered")
+    # `_prepared` is what `attend` remembers for calls with this mask.
+    __slots__ = ("_derived", "_prepared", "_remembered")
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     word: ClassVar[str] = ""

@@ -9,14 +9,15 @@ tree([-1, 0, 1, 1, 3, 0])  ·  6 queries x 6 keys  ·  41.7 % visible
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from rearview.drawing.cells import counted
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
-from rearview.masks.data import as_data, described, is_readable, is_whole, printed
+from rearview.masks.data import PRINTED_VALUES, as_data, described, is_readable, is_whole, printed
 from rearview.masks.families import Causal
 from rearview.masks.frame import LARGEST_NUMBER, Frame, whole_number
 from rearview.masks.mask import Mask, family
@@ -75,6 +76,34 @@ class Tree(Paths):
         return f"tree({printed(self.data, 'parents')})"
 
 
+@family("shared_prefix")
+class SharedPrefix(Tree):
+    """`lengths` holds the length of each prompt and, after it, those of its answers."""
+
+    lengths: tuple[tuple[int, ...], ...]
+
+    def _flatten(self) -> tuple[object, ...]:
+        return (self.data, *(number for group in self.lengths for number in (len(group), *group)))
+
+    @classmethod
+    def _unflatten(cls, values: Sequence[Any]) -> Self:
+        data, *numbers = values
+        lengths: list[tuple[int, ...]] = []
+        while numbers:
+            count, *numbers = numbers
+            lengths.append(tuple(numbers[:count]))
+            numbers = numbers[count:]
+        return cls(data, tuple(lengths))
+
+    def __repr__(self) -> str:
+        prompts, answers = [group[0] for group in self.lengths], [list(group[1:]) for group in self.lengths]
+        if sum(map(len, self.lengths)) > PRINTED_VALUES:
+            both = counted(len(prompts), "prompt", "prompts"), counted(sum(map(len, answers)), "answer", "answers")
+            return f"shared_prefix(<{', '.join(both)}>)"
+        several = len(prompts) > 1
+        return f"shared_prefix({prompts if several else prompts[0]}, {answers if several else answers[0]})"
+
+
 @expression("tree([-1, 0, 0])")
 def tree(parents: Sequence[int] | Sequence[Sequence[int]] | Tensor, *, after: int = 0) -> Paths:
     """Each position hears its ancestors and itself: `parents[i]` is the position before i on its path, -1 at a root.
@@ -119,7 +148,7 @@ def shared_prefix(
 
     The row holds the prompt and then the answers. For several prompts in one row, give their lengths, and for each
     one the lengths of its answers: the row holds the first prompt, its answers, the second prompt, and so on.
-    The result is a `tree`; its `positions` let every answer count on from the prompt.
+    The result is the mask of a `tree`; its `positions` let every answer count on from the prompt.
 
     >>> shared_prefix(2, [2, 1]).to_bool(5).int().tolist()
     [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]
@@ -135,10 +164,12 @@ def shared_prefix(
         raise BadArgument("shared_prefix(answer_lengths)", expected=expected, got=repr(answer_lengths))
     firsts: list[int] = []
     branches: list[int] = []
+    lengths: list[tuple[int, ...]] = []
     place = 0
     for prompt, answers in zip(prompts, lists, strict=True):
         prompt = whole_number(prompt, "shared_prefix(prompt_length)", at_least=0)
         answers = [whole_number(each, "shared_prefix(answer_lengths)", at_least=0) for each in answers]
+        lengths.append((prompt, *answers))
         last = place + prompt - 1 if prompt else -1
         for length, branch in [(prompt, -1), *((answer, last) for answer in answers)]:
             if length:
@@ -150,7 +181,7 @@ def shared_prefix(
         raise BadArgument("shared_prefix(prompt_length)", expected=expected, got=f"{place:,}")
     parents = torch.arange(-1, place - 1)
     parents[torch.tensor(firsts)] = torch.tensor(branches)
-    return Tree(parents)
+    return SharedPrefix(parents, tuple(lengths))
 
 
 def _plain(values: Any) -> Any:

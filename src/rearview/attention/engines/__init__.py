@@ -2,9 +2,12 @@
 
 >>> from rearview.attention.engines import ENGINES
 >>> [name for name, engine in ENGINES.items() if "GPU" in engine.where]
-['flex']
+['hopper', 'decode', 'flex']
 
-An engine is a module that has what `Engine` lists. All that is said about an engine is said by the engine.
+An engine is a module that has what `Engine` lists. All that is said about an engine is said by the engine. Which one
+is the fastest on a GPU is in `gpu_choice`.
+
+An engine may also have a function `prepared(call)`, for calls that are repeated (see `attention/prepared.py`).
 """
 
 from typing import Protocol
@@ -12,7 +15,7 @@ from typing import Protocol
 from torch import Tensor
 
 from rearview.attention.call import Call
-from rearview.attention.engines import blocks, flex, native, reference, sdpa
+from rearview.attention.engines import blocks, decode, flex, hopper, native, reference, sdpa
 
 
 class Engine(Protocol):
@@ -43,9 +46,11 @@ class Engine(Protocol):
         ...
 
 
-# In the order in which `engine="auto"` asks them.
+# In the order in which `engine="auto"` asks them on a CPU, and on a GPU after those of `gpu_choice`.
 ENGINES: dict[str, Engine] = {
     native.name: native,
+    hopper.name: hopper,
+    decode.name: decode,
     flex.name: flex,
     sdpa.name: sdpa,
     blocks.name: blocks,

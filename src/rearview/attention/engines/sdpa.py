@@ -18,6 +18,7 @@ Five traps of `scaled_dot_product_attention` are dealt with here:
 
 import contextlib
 import math
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -124,6 +125,47 @@ def run(call: Call) -> tuple[Tensor, None]:
     return (out if empty is None else out.masked_fill(empty, 0)), None
 
 
+def prepared(call: Call) -> Callable[..., tuple[Tensor, None]] | None:
+    """`run` for calls like this one, where it is a single call of PyTorch and no value is read."""
+    reads_values = call.device.type != "cpu" and call.query.dtype not in HALVES and not call.hears_everything
+    if call.frame.q_len == 1 or call.needs_dense_mask or reads_values or call.scale <= 0 or _is_slow_in_half(call):
+        return None
+    if not call.is_causal_from_zero and not call.hears_everything:
+        return None
+    is_causal, q_len, scale, grouped = (
+        call.is_causal_from_zero,
+        call.frame.q_len,
+        call.scale,
+        call.key_heads != call.heads,
+    )
+    cut = is_causal and q_len < call.frame.k_len
+    order = None
+    if call.device.type == "cuda":
+        order = [int(each) for each in _order(call, dense=False)]  # pyright: ignore[reportArgumentType]
+        order += [each for each in torch._C._get_sdp_priority_order() if each not in order]
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, None]:
+        if cut:
+            key, value = key[:, :, :q_len], value[:, :, :q_len]
+        if order is None:
+            out = F.scaled_dot_product_attention(
+                query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped
+            )
+            return out, None
+        # What `sdpa_kernel(order, set_priority=True)` does to the order, without the 30 us that it takes.
+        before = torch._C._get_sdp_priority_order()
+        torch._C._set_sdp_priority_order(order)
+        try:
+            out = F.scaled_dot_product_attention(
+                query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped
+            )
+        finally:
+            torch._C._set_sdp_priority_order(before)
+        return out, None
+
+    return forward
+
+
 def _with_positive_scale(call: Call) -> tuple[Tensor, float]:
     """The query and a scale above 0 that give the same scores."""
     if call.scale > 0:
@@ -218,11 +260,16 @@ def _kernels(call: Call, *, dense: bool) -> contextlib.AbstractContextManager[ob
     # Choosing kernels takes longer than one query does, and there any kernel is as good.
     if call.device.type != "cuda" or (call.frame.q_len == 1 and not dense):
         return contextlib.nullcontext()
+    return sdpa_kernel(_order(call, dense=dense), set_priority=True)
+
+
+def _order(call: Call, *, dense: bool) -> list[SDPBackend]:
+    """PyTorch's kernels on a GPU, in the order in which they should be tried."""
     order = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     if not dense:
         # On Hopper cuDNN's kernel is 1.3-1.8 times faster than the one that PyTorch prefers.
         order.insert(0 if _is_hopper(call.device) else 2, SDPBackend.CUDNN_ATTENTION)
-    return sdpa_kernel(order, set_priority=True)
+    return order
 
 
 @cache

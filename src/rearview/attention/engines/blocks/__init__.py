@@ -42,6 +42,8 @@ def refusals(call: Call) -> list[str]:
 
 
 def reason_to_take(call: Call) -> str | None:
+    if not call.mask.has_ranges:
+        return "it makes the mask for a strip of queries at a time, forward and backward, and compiles nothing"
     return "it computes the visible ranges only, forward and backward, and compiles nothing"
 
 
