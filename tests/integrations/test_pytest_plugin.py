@@ -20,6 +20,9 @@ def test_clean(only_looks_back):
 def test_peeks(only_looks_back):
     only_looks_back(lambda x: x + x.mean(1, keepdim=True), torch.randn(2, 8), causal() & window(3))
 
+def test_held(only_looks_back):
+    only_looks_back(lambda x: x.cumsum(1) * (2 if (x * 7919 % 1000003 == 5).any() else 1), torch.randn(2, 8))
+
 def test_other():
     pass
 """
@@ -49,7 +52,7 @@ def test_the_fixture_fails_with_the_report(tmp_path: Path):
     (tmp_path / "test_models.py").write_text(TESTS)
     done = pytest_in(tmp_path, "-q")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 2 passed" in done.stdout
+    assert "1 failed, 3 passed" in done.stdout
     assert "LEAKS  <lambda>  against causal() & window(3)" in done.stdout
     # The line of the short summary says it too.
     (failed,) = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
@@ -61,6 +64,10 @@ def test_the_fixture_fails_with_the_report(tmp_path: Path):
     assert "PROVEN  GRU  against causal()  (test_models.py::test_clean)" in summary
     assert "LEAKS  <lambda>  against causal() & window(3)  (test_models.py::test_peeks)" in summary
     assert "test_other" not in summary
+    # What a verdict that passes rests on.
+    assert "HELD  <lambda>  against causal()  (test_models.py::test_held)\n  nothing forbidden was heard" in summary
+    assert "and decides what runs, although the outputs at positions 0 to 6 must not hear all of them" in summary
+    assert "PROVEN assumes that\n  - inputs have the shape [2, 8, 4]" in summary
 
 
 def test_without_audits_there_are_no_lines(tmp_path: Path):

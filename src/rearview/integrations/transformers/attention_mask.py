@@ -93,6 +93,8 @@ def _from_mask_tensor(got: MaskTensor, query: Tensor, key: Tensor) -> ReadMask:
             advice="The model made the mask for tensors of another size than those that it attends with.",
         )
     frame = Frame(frame.q_len, key.shape[2], frame.q_start)
+    if got.shard is not None:
+        return ReadMask(mask)
     if mask.batch not in (None, query.shape[0]) or mask.heads not in (None, query.shape[1]):
         return ReadMask(dense(mask.visible_in(frame, query.device)))
     # Where the queries are at the last positions, `q_start` is the default (and may be negative).

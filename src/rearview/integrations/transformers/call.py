@@ -17,8 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from rearview.attention.call import Call
+from rearview.attention.sequence_shard import activated, active_shard
 from rearview.errors import Unsupported
 from rearview.integrations.transformers.attention_mask import read
+from rearview.integrations.transformers.mask_tensor import MaskTensor
+from rearview.integrations.transformers.sharded_mask import check_sharded
 from rearview.integrations.transformers.unsupported_arguments import refuse_unsupported
 from rearview.masks import Frame, Mask, dense, documents
 
@@ -58,21 +61,27 @@ def call_of(
     if position_bias is not None:
         crop = position_bias[..., : key.shape[2]]
         bias = crop if bias is None else crop + bias
-    if ours:
+    shard = active_shard()
+    # Gradient checkpointing computes the call again, perhaps after the block in which the layout was active.
+    again = attention_mask.shard if shard is None and isinstance(attention_mask, MaskTensor) else None
+    if shard is not None or again is not None:
+        check_sharded(module, shard or again, attention_mask, others, ours=ours)
+    elif ours:
         mask, q_start = _narrowed(mask, q_start, query, key, others)
-    return Call.of(
-        query,
-        key,
-        value,
-        mask=mask,
-        q_start=q_start,
-        bias=bias,
-        scale=scaling,
-        softcap=softcap,
-        sinks=s_aux,
-        # Some models pass their dropout in evaluation mode too; eager attention also checks the mode of the module.
-        dropout=dropout if module.training else 0.0,
-    )
+    with activated(again):
+        return Call.of(
+            query,
+            key,
+            value,
+            mask=mask,
+            q_start=q_start,
+            bias=bias,
+            scale=scaling,
+            softcap=softcap,
+            sinks=s_aux,
+            # Some models pass their dropout in evaluation mode too; eager attention also checks the module's mode.
+            dropout=dropout if module.training else 0.0,
+        )
 
 
 def _narrowed(

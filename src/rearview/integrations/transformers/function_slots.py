@@ -78,7 +78,7 @@ _users: dict[tuple[int, str, MakeFunction], int] = {}
 _lock = threading.Lock()
 
 
-class _Replacement:
+class Replacement:
     """The function in a replaced slot, who made it, and what the slot held before."""
 
     def __init__(self, make: MakeFunction, slot: FunctionSlot):
@@ -106,7 +106,7 @@ def _replace(slot: FunctionSlot, make: MakeFunction) -> None:
     user = (id(slot.names), slot.key, make)
     with _lock:
         if not _users.get(user):
-            slot.names[slot.key] = _Replacement(make, slot)
+            slot.names[slot.key] = Replacement(make, slot)
         _users[user] = _users.get(user, 0) + 1
 
 
@@ -118,9 +118,9 @@ def _restore(slot: FunctionSlot, make: MakeFunction) -> None:
             return
         del _users[user]
         outer, now = None, slot.names.get(slot.key)
-        while isinstance(now, _Replacement) and now.make is not make:
+        while isinstance(now, Replacement) and now.make is not make:
             outer, now = now, now.original
-        if not isinstance(now, _Replacement):
+        if not isinstance(now, Replacement):
             # Other code has assigned the slot in the meantime; its function stays.
             return
         if outer is not None:

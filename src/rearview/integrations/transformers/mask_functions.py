@@ -38,6 +38,8 @@ class MaskPlacement:
     q_offset: int
     kv_offset: int
     batch: int
+    # Reads the tensors of mask functions that hold this rank's rows only, where a sequence is spread over ranks.
+    rows: Callable[[str, Tensor], Mask] | None = None
 
     @classmethod
     def asked(
@@ -57,7 +59,7 @@ class MaskPlacement:
         static cache passes offsets as tensors.
 
         >>> MaskPlacement.asked(batch_size=1, kv_length=5, cache_position=torch.tensor([3, 4]))
-        MaskPlacement(q_len=2, k_len=5, q_offset=3, kv_offset=0, batch=1)
+        MaskPlacement(q_len=2, k_len=5, q_offset=3, kv_offset=0, batch=1, rows=None)
         """
         if cache_position is not None:
             q_length, q_offset = len(cache_position), cache_position[0]
@@ -158,17 +160,23 @@ def _chunks(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask:
 
 
 def _same_document(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask | None:
+    if place.rows is not None:
+        return place.rows("documents", held["packed_sequence_mask"])
     ids = place.cut(held["packed_sequence_mask"])
     return documents(ids) if ids.shape[1] == place.length else None
 
 
 def _same_block(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask | None:
+    if place.rows is not None:
+        return place.rows("blocks", held["block_sequence_ids"])
     # A negative id means that the position belongs to no block.
     ids = place.cut(held["block_sequence_ids"])
     return documents(ids) & padding(ids >= 0) if ids.shape[1] == place.length else None
 
 
 def _real(held: dict[str, Any], place: MaskPlacement, ahead: int) -> Mask:
+    if place.rows is not None:
+        return place.rows("padding", held["padding_mask"])
     return real_keys(held["padding_mask"], place)
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from rearview.attention.sequence_shard import SequenceShard, refuse_shard
 from rearview.masks import Frame, Mask
 from rearview.masks.exchange import to_additive
 
@@ -35,6 +36,8 @@ class MaskTensor(Tensor):
 
     mask: Mask
     frame: Frame
+    # Where the sequence is spread over ranks: the frame is that of this rank's rows, the mask that of the whole.
+    shard: SequenceShard | None
 
     @staticmethod
     def of(
@@ -44,14 +47,17 @@ class MaskTensor(Tensor):
         batch: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        shard: SequenceShard | None = None,
     ) -> MaskTensor:
         shape = (batch, mask.heads or 1, frame.q_len, frame.k_len)
         made = Tensor._make_wrapper_subclass(MaskTensor, shape, dtype=dtype, device=torch.device(device))
-        made.mask, made.frame = mask, frame
+        made.mask, made.frame, made.shard = mask, frame, shard
         return made
 
     def dense(self) -> Tensor:
         """The dense tensor: numbers to add to the scores."""
+        if self.shard is not None:
+            refuse_shard("a model that computes with its mask", self.shard)
         visible = self.mask.visible_in(self.frame, self.device)
         return to_additive(visible, dtype=self.dtype, blocked=torch.finfo(self.dtype).min).expand(self.shape)
 
@@ -64,6 +70,7 @@ class MaskTensor(Tensor):
             batch=self.shape[0],
             dtype=dtype or self.dtype,
             device=device or self.device,
+            shard=self.shard,
         )
 
     def __repr__(self, *, tensor_contents: object = None) -> str:

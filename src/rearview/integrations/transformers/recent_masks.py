@@ -3,7 +3,7 @@
     >>> import torch
     >>> remember(None, {"batch_size": 1, "q_length": 1, "kv_length": 5, "q_offset": 4})
     >>> placement_of(torch.nn.Module(), None, torch.zeros(1, 2, 1, 8), torch.zeros(1, 2, 5, 8))[0]
-    MaskPlacement(q_len=1, k_len=5, q_offset=4, kv_offset=0, batch=1)
+    MaskPlacement(q_len=1, k_len=5, q_offset=4, kv_offset=0, batch=1, rows=None)
     >>> forget()
 
 An attention function receives its mask as a tensor, or None where no mask is needed. The function that made the mask

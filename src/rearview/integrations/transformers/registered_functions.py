@@ -27,9 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from rearview.attention.functional import run, weights_of
+from rearview.attention.sequence_shard import active_shard
 from rearview.integrations.transformers.call import call_of
 from rearview.integrations.transformers.mask_functions import MaskPlacement, as_mask, joined, real_keys
 from rearview.integrations.transformers.mask_tensor import MaskTensor
+from rearview.integrations.transformers.sharded_mask import sharded_mask
 from rearview.masks import Frame, dense
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ def rearview_mask(
     if torch.compiler.is_compiling():
         return torch.where(evaluated(), torch.zeros((), dtype=dtype, device=device), torch.finfo(dtype).min)
     place = MaskPlacement.asked(**asked)
+    if (shard := active_shard()) is not None:
+        mask = sharded_mask(function, place, shard, real=attention_mask)
+        return MaskTensor.of(mask, place.frame, batch=place.batch, dtype=dtype, device=device, shard=shard)
     mask, frame = as_mask(function, place), place.frame
     if mask is None:
         mask, frame = dense(evaluated()), Frame.of(place.q_len, place.k_len)

@@ -28,10 +28,19 @@ from torch import Tensor, nn
 
 from rearview.attention.graph_break import outside_graphs
 from rearview.attention.layer_call import LayerCall
+from rearview.attention.mask_edits import edited, edits_of
 from rearview.errors import Unsupported
 from rearview.integrations.transformers import recent_masks
 from rearview.integrations.transformers.call import call_of
-from rearview.integrations.transformers.function_slots import Function, entries_of, replaced, slots_of, uses_interface
+from rearview.integrations.transformers.edited_attention import edited_attention
+from rearview.integrations.transformers.function_slots import (
+    Function,
+    Replacement,
+    entries_of,
+    replaced,
+    slots_of,
+    uses_interface,
+)
 
 # The arguments by which a module receives another sequence to attend to.
 OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
@@ -72,7 +81,7 @@ def watching(modules: Iterable[nn.Module], see: See) -> Iterator[None]:
             stack.callback(_watchers.pop, module, None)
         # All implementations, because the model may be switched to another one while it is watched.
         stack.enter_context(replaced((slot for kind in set(map(type, modules)) for slot in slots_of(kind)), _attention))
-        stack.enter_context(replaced(entries_of(_masks()), _mask))
+        stack.enter_context(replaced(entries_of(mask_interface()), remembering))
         yield
     if unseen := sorted({type(module).__name__ for module, own in calls.items() if own.ran_unseen}):
         reasons = [f"{name} ran without using the attention interface" for name in unseen]
@@ -160,11 +169,25 @@ def _attention(original: Function, name: str) -> Function:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **options: Any
     ) -> Any:
-        out = original(module, query, key, value, attention_mask, *args, **options)
-        report(module, name, query, key, value, attention_mask, _named(original, args, skip=BEFORE_OPTIONS) | options)
+        named = positional_options(original, args) | options
+        if edits_of(module):
+            out: Any = edited_attention(module, name, query, key, value, attention_mask, named)
+        else:
+            out = original(module, query, key, value, attention_mask, *args, **options)
+        report(module, name, query, key, value, attention_mask, named)
         return out
 
     return attention
+
+
+def computes_edits(function: Function) -> bool:
+    """Whether this is the function of a watched module, which computes the edits of masks itself."""
+    return isinstance(function, Replacement) and function.make is _attention
+
+
+def positional_options(function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+    """The options of an attention function that were given by position, by name."""
+    return _named(function, args, skip=BEFORE_OPTIONS)
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], *, skip: int = 0) -> dict[str, Any]:
@@ -199,6 +222,8 @@ def _report(
         if isinstance(bias, Tensor):
             options = {**options, "position_bias": bias[..., :filled]}
     call = call_of(module, query, key, value, mask, implementation=implementation, **options)
+    if edits_of(module):
+        call = replace(call, mask=edited(module, call.mask, heads=call.heads))
     if place is None:
         own.see(LayerCall(module, call, is_cross))
         return
@@ -209,7 +234,8 @@ def _report(
     own.see(LayerCall(module, call, is_cross, position=place.q_offset, dropped_keys=place.kv_offset))
 
 
-def _mask(original: Function, name: str) -> Function:
+def remembering(original: Function, name: str) -> Function:
+    """A function that makes masks and remembers the positions of their queries and keys."""
     remember = outside_graphs(recent_masks.remember)
 
     def make_and_remember(*args: Any, **options: Any) -> Any:
@@ -220,7 +246,8 @@ def _mask(original: Function, name: str) -> Function:
     return make_and_remember
 
 
-def _masks() -> Any:
+def mask_interface() -> Any:
+    """The functions of transformers that make masks, by implementation."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     return ALL_MASK_ATTENTION_FUNCTIONS
