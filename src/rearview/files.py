@@ -1,5 +1,6 @@
 """Writing files atomically: a reader sees the old file or the new one, never a part of it."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,4 +35,6 @@ def write_whole(target: Path, data: bytes) -> None:
     except OSError as error:
         raise BadArgument("path", expected="a file that can be written", got=f"{error.strerror} ({target})") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        # On a file system that cannot be written to, even this is refused.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -367,11 +367,11 @@ def test_folders_are_checked(tmp_path: Path):
     folder.mkdir()
     refused(BadArgument, "without config.json")
     (folder / "config.json").write_text("{")
-    refused(BadFile, "cannot be read as JSON")
+    refused(BadFile, "config.json: line 1, column 2: this is not JSON")
     (folder / "config.json").write_text("[]")
-    refused(BadFile, "one JSON object")
+    refused(BadFile, "expected one JSON object, got []")
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    refused(Unsupported, "its model_type is 'llama'; supported are gpt2, rearview_gpt, bert, t5")
+    refused(Unsupported, 'its model_type is "llama"; supported are gpt2, rearview_gpt, bert, t5')
     (folder / "config.json").write_text('{"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true}')
     (folder / "pytorch_model.bin").write_bytes(b"")
     refused(
@@ -394,7 +394,7 @@ def test_folders_are_checked(tmp_path: Path):
     refused(Unsupported, "scale_attn_by_inverse_layer_idx is True")
     weights.unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../other.safetensors"}}')
-    refused(BadFile, "names a shard outside the folder")
+    refused(BadFile, 'expected the name of a file in this folder, got "../other.safetensors"')
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
     refused(BadFile, "is listed in the index of shards and does not exist")
 

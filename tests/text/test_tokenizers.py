@@ -211,10 +211,10 @@ def test_bad_arguments_are_refused(act, message: str):
     ("name", "content", "why"),
     [
         (None, "", "has no tokenizer: neither rearview_tokenizer.json nor tokenizer.json"),
-        ("rearview_tokenizer.json", "{", "is not a tokenizer"),
+        ("rearview_tokenizer.json", "{", "line 1, column 2: this is not JSON"),
         ("rearview_tokenizer.json", '{"kind": "bytes"}', "is not a tokenizer"),
         ("rearview_tokenizer.json", '{"kind": "characters", "specials": [], "alphabet": ""}', "is not a tokenizer"),
-        ("rearview_tokenizer.json", '{"kind": "runes", "specials": []}', "has the unknown tokenizer kind 'runes'"),
+        ("rearview_tokenizer.json", '{"kind": "runes", "specials": []}', 'has the unknown tokenizer kind "runes"'),
         ("tokenizer.json", "{}", "is not a tokenizer that the tokenizers library can read"),
     ],
 )
@@ -229,7 +229,7 @@ def test_errors_name_the_damaged_file(name: str | None, content: str, why: str, 
 def test_a_damaged_config_of_a_tokenizer(tmp_path: Path):
     BPE.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[")
-    with pytest.raises(BadFile, match=r"tokenizer_config\.json: cannot be read as JSON"):
+    with pytest.raises(BadFile, match=r"tokenizer_config\.json: line 1, column \d+: this is not JSON"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(BadFile, match="is not a JSON object"):

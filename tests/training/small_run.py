@@ -105,6 +105,8 @@ def one(scenario: dict) -> None:
 
 def main() -> None:
     # What torch and saving load when they are first used: once here, not in every child.
+    import safetensors.torch  # noqa: F401
+    import torch._dynamo
     import torch.fx.experimental.symbolic_shapes  # noqa: F401
 
     codes = []

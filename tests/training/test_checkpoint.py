@@ -231,3 +231,21 @@ def test_a_record_is_restored_from_its_bytes():
     for bad in (b"", b"[]", b"{}", json.dumps({"checksum": "", "files": {}}).encode()):
         with pytest.raises(BadFile, match="is damaged, or is not the record of a checkpoint"):
             Record.from_bytes(bad, "x")
+
+
+def test_a_damaged_model_is_not_loaded(run: Path):
+    """A changed bit in the weights would change the text that is generated, without a word."""
+    path = newest(run) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 4
+    path.write_bytes(data)
+    older = ", ".join(each.name for each in checkpoints(run)[:-1])
+    with pytest.raises(BadFile) as error:
+        model_folder(run)
+    assert str(error.value) == (
+        f"{path}: is damaged: its checksum does not match. Other checkpoints of the run: {older}."
+    )
+    # The state of the optimizer is not needed.
+    older_one = checkpoints(run)[0]
+    (older_one / "optimizer.safetensors").unlink()
+    assert model_folder(older_one) == older_one

@@ -112,6 +112,6 @@ def test_a_file_system_without_locks_is_warned_about(tmp_path: Path, monkeypatch
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(lock.fcntl, "flock", unsupported)
-    warning = r"cannot be locked \(Function not implemented\); write to it once at a time"
+    warning = r"cannot be locked \(Function not implemented\); make sure that only one process writes to it"
     with pytest.warns(UserWarning, match=warning), FolderLock(tmp_path):
         pass

@@ -99,15 +99,15 @@ def test_spans_are_padded_and_the_padding_is_not_heard():
     # Two documents in one row: spans are hidden in the longer one only.
     corpus = Corpus.of(["abcd", "efghijklmnopqrstuvwxyz" * 3], tokenizer)
     batch = Rows(corpus, 32).at(torch.tensor([0, 30]))
-    asked, mask, decoder, targets = objective.pairs(batch, generator())
-    assert mask is not None
+    spans = objective.prepare(batch, generator())
+    asked, decoder, targets = spans.asked, spans.decoder, spans.targets
     assert decoder.shape == targets.shape
     assert decoder[:, 0].tolist() == [tokenizer.pad_id] * 2
     assert not set(asked[0].tolist()) & set(b"abcd")
     lengths = (asked != tokenizer.pad_id).sum(dim=1)
     assert lengths[0] < lengths[1]
     with torch.no_grad():
-        both = model(asked, decoder, mask=mask)
+        both = spans.logits(model)
         alone = model(asked[:1, : lengths[0]], decoder[:1])
     torch.testing.assert_close(both[:1], alone, atol=1e-5, rtol=1e-4)
     wanted = F.cross_entropy(both.flatten(0, 1), targets.flatten(), ignore_index=-100)
@@ -119,7 +119,7 @@ def test_objectives_draw_from_their_generator_only():
     corpus = Corpus.of(["efghijklmnopqrstuvwxyz" * 3], tokenizer)
     batch = Rows(corpus, 32).at(torch.tensor([0, 30]))
     objective = HiddenSpans(sentinels=tokenizer.sentinel_ids, start_id=0, end_id=256)
-    one, other, same = (objective.pairs(batch, generator(seed))[0] for seed in (1, 2, 1))
+    one, other, same = (objective.prepare(batch, generator(seed)).asked for seed in (1, 2, 1))
     assert torch.equal(one, same)
     assert one.shape != other.shape or not torch.equal(one, other)
 

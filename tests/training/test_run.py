@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunConfig]:
 def test_each_setting_may_change_or_is_refused(name: str, started: tuple[Path, RunConfig]):
     out, config = started
     # Other than the defaults and than CONFIG, and valid for a GPT.
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "context": 8, "batch": 2, "accumulate": 2, "lr": 0.5, "warmup": 1, "floor": 0.5, "weight_decay": 0.5,
         "beta1": 0.5, "beta2": 0.5, "clip": 0.5, "seed": 1, "precision": "bfloat16", "compile": True,
         "checkpointing": True, "separator": "7", "validation": 0.2, "tokenizer": "chars", "vocab_size": 300,
@@ -122,6 +123,8 @@ def test_each_setting_may_change_or_is_refused(name: str, started: tuple[Path, R
         "mask": "causal() & window(2)", "steps": 9, "log_every": 1, "eval_every": 2, "eval_tokens": 32,
         "sample_every": 2, "sample_tokens": 4, "sample_prompt": "Line", "save_every": 2, "encoding": "ascii",
         "device": "cpu", "threads": 1, "tensorboard": True, "text": str(out.parent / "moved.txt"),
+        # In one process they have one value each.
+        "shard": False, "context_parallel": 1,
     }  # fmt: skip
     is_changeable = next(each for each in fields(RunConfig) if each.name == name).metadata.get(CHANGEABLE, False)
     if is_changeable:
@@ -233,7 +236,20 @@ def test_devices_and_threads_are_checked(config: RunConfig, tmp_path: Path):
         Run.start(replace(config, device="gpu"), tmp_path / "out")
     with pytest.raises(BadArgument, match="threads: expected an integer of at least 1, got 0"):
         Run.start(replace(config, threads=0), tmp_path / "out")
-    assert Run.start(replace(config, threads=None), tmp_path / "out").config.threads == torch.get_num_threads()
+    large = replace(config, threads=None, width=256, batch=64, context=128)
+    assert Run.start(large, tmp_path / "out").config.threads == torch.get_num_threads()
+
+
+def test_a_small_model_is_trained_on_one_thread(config: RunConfig, tmp_path: Path):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        run = Run.start(replace(config, threads=None), tmp_path / "out")
+        assert (run.config.threads, torch.get_num_threads()) == (1, 2)
+        assert {torch.get_num_threads() for _ in run.train()} == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import struct
 import tokenize
@@ -109,12 +110,16 @@ def _object(pairs: list[tuple[str, Any]], source: object) -> dict[str, Any]:
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """The content of a file of at most this many bytes."""
+    """The content of a regular file of at most this many bytes."""
     try:
         if path.is_dir():
             raise BadFile(path, "this is a folder, not a file")
+        if path.exists() and not path.is_file():
+            # To open a named pipe would wait for whoever writes to it; a device may never end.
+            raise BadFile(path, "this is a pipe or a device, not a file")
         with path.open("rb") as file:
-            data = file.read(most + 1)
+            # Python takes the memory for all that it is asked to read.
+            data = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
     except OSError as error:

@@ -1,7 +1,7 @@
 """Baselines that need no model: uniform guessing, the frequency of each token, and the frequency of each pair.
 
-They are counted on the training text and measured on the targets of the exam. They give a loss its scale: a model that
-is worse than a table of pairs has not learned to continue a text.
+They are counted on the training text, of which very long ones are sampled, and measured on the targets of the exam.
+They give a loss its scale: a model that is worse than a table of pairs has not learned to continue a text.
 
 >>> from rearview.text import CharTokenizer
 >>> import torch
@@ -43,18 +43,25 @@ class Baselines:
 
 def baselines(train: Corpus, batch: Batch, *, vocab_size: int) -> Baselines:
     """The mean loss of each baseline on the targets of a batch."""
-    tokens = train.tokens.long()
-    singles = torch.bincount(tokens, minlength=vocab_size).double() + 1
+    counts = torch.zeros(vocab_size, dtype=torch.int64)
+    for tokens in train.chunks():
+        counts += torch.bincount(tokens, minlength=vocab_size)
+    singles = counts.double() + 1
     singles /= singles.sum()
     return Baselines(
         math.log(vocab_size),
         -float(singles[batch.targets].log().mean()),
-        _pairs(tokens, singles, batch) if vocab_size <= MOST_TOKENS else None,
+        _pairs(train, singles, batch) if vocab_size <= MOST_TOKENS else None,
     )
 
 
-def _pairs(tokens: Tensor, singles: Tensor, batch: Batch) -> float:
+def _pairs(train: Corpus, singles: Tensor, batch: Batch) -> float:
     size = len(singles)
-    counts = torch.bincount(tokens[:-1] * size + tokens[1:], minlength=size * size).view(size, size).double()
-    known = counts[batch.tokens, batch.targets] + SMOOTHING * singles[batch.targets]
-    return -float((known / (counts.sum(1)[batch.tokens] + SMOOTHING)).log().mean())
+    counts = torch.zeros(size * size, dtype=torch.int64)
+    for tokens in train.chunks():
+        # The pair between two chunks is not counted: it is one in millions.
+        pairs = tokens[:-1] * size + tokens[1:]
+        counts.index_add_(0, pairs, torch.ones_like(pairs))
+    table = counts.view(size, size).double()
+    known = table[batch.tokens, batch.targets] + SMOOTHING * singles[batch.targets]
+    return -float((known / (table.sum(1)[batch.tokens] + SMOOTHING)).log().mean())

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Sequence
 
+from torch import Tensor
+
 from rearview.generation import generate
 from rearview.models import GPT
 from rearview.text import Tokenizer
@@ -37,17 +39,17 @@ def prompts_of(
     >>> [tokenizer.decode(prompt) for prompt in prompts], [tokenizer.decode(text) for text in real]
     (['to b', 'not '], ['e o', 'to '])
     """
-    tokens = corpus.tokens.tolist()
+    tokens = corpus.tokens
     room = max(1, len(tokens) - length - after)
     parts = [(n * room // count, (n + 1) * room // count) for n in range(count)]
     begins = [_beginning(tokens, tokenizer, begin, end, length) for begin, end in parts]
-    prompts = [tokens[begin : begin + length] for begin in begins]
-    return prompts, [tokens[begin + length : begin + length + after] for begin in begins]
+    prompts = [tokens[begin : begin + length].tolist() for begin in begins]
+    return prompts, [tokens[begin + length : begin + length + after].tolist() for begin in begins]
 
 
-def _beginning(tokens: list[int], tokenizer: Tokenizer, begin: int, end: int, length: int) -> int:
+def _beginning(tokens: Tensor, tokenizer: Tokenizer, begin: int, end: int, length: int) -> int:
     """The first capitalized word that starts a piece of prose; otherwise the first word; otherwise the start."""
-    labels = labels_of(tokens[begin : min(end, begin + SEARCHED) + length], tokenizer)
+    labels = labels_of(tokens[begin : min(end, begin + SEARCHED) + length].tolist(), tokenizer)
     words = [
         n
         for n in range(1, len(labels) - length)
@@ -81,8 +83,11 @@ def repetition(text: str) -> float:
 
 
 def vocabulary_of(data: TextData) -> frozenset[str]:
-    """The words of the training text."""
-    return frozenset(WORD.findall(data.tokenizer.decode(data.train.tokens.tolist()).lower()))
+    """The words of the training text; of one beyond 2^27 tokens, the words of evenly spread parts."""
+    words: set[str] = set()
+    for tokens in data.train.chunks():
+        words.update(WORD.findall(data.tokenizer.decode(tokens.tolist()).lower()))
+    return frozenset(words)
 
 
 def known_words(text: str, words: frozenset[str]) -> float | None:

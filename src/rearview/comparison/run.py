@@ -22,9 +22,10 @@ from rearview.comparison.settings import ComparisonConfig
 from rearview.errors import MissingExtra
 from rearview.training.data import TextData
 from rearview.training.lock import FolderLock, check_unlocked
-from rearview.training.run import set_threads
 from rearview.training.run_config import KEPT_TEXT
 from rearview.training.sync import make_folder, write_synced
+from rearview.training.threads import running_on, threads_for
+from rearview.training.token_file import Progress, silent
 
 REFERENCE_TEXT = "Python's reference text (pydoc_data.topics)"
 
@@ -41,37 +42,41 @@ class ComparisonRun:
     _is_new: bool = field(default=False, repr=False)
 
     @classmethod
-    def start(cls, config: ComparisonConfig, out: str | os.PathLike[str]) -> ComparisonRun:
+    def start(
+        cls, config: ComparisonConfig, out: str | os.PathLike[str], *, progress: Progress = silent
+    ) -> ComparisonRun:
         """A new comparison in a new or empty folder. Everything is checked here: the settings, the text, the folder."""
         folder = Path(out)
         check_free(folder)
         _check_extra()
-        documents = config.documents()
-        config = replace(config.with_absolute_path(), threads=set_threads(config.threads))
-        data = config.new_data(documents, kind="gpt", context=config.context)
-        return cls(config, data, folder, config.copy_of(documents) if config.is_piped else None, True)
+        source = config.source()
+        config = replace(config.with_absolute_path(), threads=threads_for(config))
+        data = config.new_data(source, kind="gpt", context=config.context, progress=progress)
+        return cls(config, data, folder, config.copy_of(source) if config.is_piped else None, True)
 
     @classmethod
-    def resume(cls, out: str | os.PathLike[str]) -> ComparisonRun:
+    def resume(cls, out: str | os.PathLike[str], *, progress: Progress = silent) -> ComparisonRun:
         """The comparison in a folder, with the settings that it was started with."""
         folder = Path(out)
         check_unlocked(folder)
         config = read_config(folder)
         _check_extra()
-        set_threads(config.threads)
-        documents = config.documents(folder / KEPT_TEXT if config.is_piped else None)
-        return cls(config, config.new_data(documents, kind="gpt", context=config.context), folder)
+        source = config.source(folder / KEPT_TEXT if config.is_piped else None)
+        return cls(config, config.new_data(source, kind="gpt", context=config.context, progress=progress), folder)
 
     @property
     def text_name(self) -> str:
         """The name of the text."""
-        return "standard input" if self.config.is_piped else self.config.text or REFERENCE_TEXT
+        if self.config.is_piped:
+            return "standard input"
+        text = self.config.text or REFERENCE_TEXT
+        return text if isinstance(text, str) else ", ".join(text)
 
     def compare(self, *, stop: Callable[[], bool] = lambda: False) -> Generator[ComparisonEvent, None, None]:
         """Train and examine both models, and save the result and its report; see `rearview.comparison.comparing`."""
         make_folder(self.out)
         name, command = self.text_name, self.config.command
-        with FolderLock(self.out):
+        with FolderLock(self.out), running_on(self.config.threads):
             if self._is_new:
                 # Again, now that no other process can write to it.
                 check_free(self.out)

@@ -84,7 +84,8 @@ class ComparisonConfig(TextConfig, Settings):
     """What `ComparisonRun.start` needs to know: the settings of `TextConfig` and `Settings`, and these.
 
     Args:
-        threads: the number of threads of torch, in the whole process; by default it is left as it is.
+        threads: the number of threads of torch, in the whole process; by default it is left as it is, except that a
+            small model is trained on one thread.
         command: the command that repeats the comparison, for the report.
     """
 

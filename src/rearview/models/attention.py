@@ -66,6 +66,8 @@ class SelfAttention(nn.Module):
             key, value = cache.append(key, value)
         dropout = self.dropout if self.training else 0.0
         pages = None if cache is None else cache.pages
+        # Only a step that is captured has lengths on the device.
+        lengths = None if cache is None else cache.device_lengths
         heard = self.attend(
             query,
             key,
@@ -76,6 +78,7 @@ class SelfAttention(nn.Module):
             dropout=dropout,
             pages=pages,
             batch_invariant=self.batch_invariant,
+            lengths=lengths,
         )
         return self.out(heard.transpose(1, 2).flatten(2))  # [batch, time, heads x head_dim]
 

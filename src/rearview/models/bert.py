@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rearview.attention.sequence_shard import active_shard
 from rearview.masks import Mask, full
 from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
 from rearview.models.feedforward import ACTIVATIONS
 from rearview.models.model import Model, initialize
+from rearview.models.positions import sequence_positions
 from rearview.models.validation import check_context, check_divides, check_sizes, embed
 
 
@@ -91,9 +93,10 @@ class BERT(Model):
             segments: the segment of each token, [batch, time]; 0 by default.
         """
         x = embed(self.tokens, tokens)
-        check_context(tokens.shape[1], self.config.context)
+        shard = active_shard()
+        check_context(tokens.shape[1] if shard is None else shard.length, self.config.context)
         if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            positions = sequence_positions(tokens)
         segments = torch.zeros_like(tokens) if segments is None else segments
         x = x + self.positions(positions) + embed(self.segments, segments, "segments")
         x = self.drop(self.norm(x))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rearview.attention import KeyValueCache
+from rearview.attention.sequence_shard import SequenceShard, activated, active_shard
 from rearview.errors import BadArgument
 from rearview.masks import Mask, along
 from rearview.models.attention import CrossAttention, SelfAttention
@@ -159,5 +160,11 @@ def narrowed_masks(
 def run_block(block: Block, x: Tensor, *, recompute: bool, **options: object) -> Tensor:
     """`block(x, **options)`; with `recompute`, activations are recomputed in the backward pass and not stored."""
     if recompute and block.training and torch.is_grad_enabled():
-        return checkpoint(partial(block, **options), x, use_reentrant=False)
+        return checkpoint(partial(_run_again, block, active_shard(), **options), x, use_reentrant=False)
     return block(x, **options)
+
+
+def _run_again(block: Block, shard: SequenceShard | None, x: Tensor, **options: object) -> Tensor:
+    # The backward pass, which calls this again, may come after the block in which the layout was active.
+    with activated(shard):
+        return block(x, **options)

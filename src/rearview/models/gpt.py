@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache
 from rearview.attention.engines.native.rows import check_rows
+from rearview.attention.sequence_shard import active_shard
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
 from rearview.masks.paths import Paths
@@ -31,7 +32,7 @@ from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run
 from rearview.models.feedforward import FeedForward
 from rearview.models.linear import Linear
 from rearview.models.model import Model, initialize
-from rearview.models.positions import positions_along, rotation_at
+from rearview.models.positions import positions_along, rotation_at, sequence_positions
 from rearview.models.validation import check_context, check_divides, check_sizes, embed
 
 
@@ -135,7 +136,8 @@ class GPT(Model):
 
         Args:
             mask: narrows the mask of every layer in this call, for packed documents or padding.
-            positions: [time] or [batch, time], by default 0, 1, 2, ...; in packed documents each starts at 0.
+            positions: [time] or [batch, time], by default 0, 1, 2, ... (on a layout of several ranks, the positions of
+                this rank's rows); in packed documents each starts at 0.
             paths: the sequences that each row consists of, such as `tree(parents)`, for all positions including those
                 in the cache. Every layer's mask then counts positions along them, and so does the default of
                 `positions`.
@@ -146,11 +148,13 @@ class GPT(Model):
         held = len(cache[0]) if cache else 0
         slots = self._next_slots(tokens, cache)
         if paths is None:
-            check_context(held + tokens.shape[1], self.config.context, held=held)
+            shard = active_shard()
+            length = held + tokens.shape[1] if shard is None else shard.length
+            check_context(length, self.config.context, held=held)
             positions = slots if positions is None else positions
         else:
             along = positions_along(paths, slots)
-            check_context(int(along.max()) + 1, self.config.context)
+            check_context(int(along.max()) + 1 if along.numel() else 0, self.config.context)
             positions = along if positions is None else positions
         rotation = None
         if self.positions is not None:
@@ -173,7 +177,7 @@ class GPT(Model):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether the logits of a position have bits that depend on its own sequence alone.
+        """Whether the bits of the logits at a position depend only on its own sequence.
 
         Then they are the same, bit for bit, alone and in any batch, in a prompt and in a step with a cache, and with
         any number of threads. It is for inference on a CPU in float32.
@@ -232,9 +236,9 @@ class GPT(Model):
 
     def _next_slots(self, tokens: Tensor, cache: list[KeyValueCache] | None) -> Tensor:
         """The index of each token in its row, cached tokens included: [time], or [batch, time] if items differ."""
-        count = torch.arange(tokens.shape[1], device=tokens.device)
         if not cache:
-            return count
+            return sequence_positions(tokens)
+        count = torch.arange(tokens.shape[1], device=tokens.device)
         starts = cache[0].starts
         return count + len(cache[0]) if starts is None else count + starts.unsqueeze(1)
 

@@ -39,7 +39,7 @@ class Model(nn.Module):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether the bits of a row depend on the row alone. Only a GPT can be made so."""
+        """Whether the bits of a row depend only on the row itself. Only a GPT supports it."""
         return False
 
     @batch_invariant.setter

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from rearview.attention.sequence_shard import active_shard
 from rearview.errors import BadArgument
 from rearview.masks.paths import Paths
 
@@ -53,6 +54,22 @@ def rotation_at(positions: Tensor, *, head_dim: int, base: float, batch_invarian
     return rotate
 
 
+def sequence_positions(tokens: Tensor) -> Tensor:
+    """The positions of tokens [batch, time] that begin a sequence: 0, 1, 2, ..., or those of this rank's rows.
+
+    >>> sequence_positions(torch.tensor([[7, 8, 9]])).tolist()
+    [0, 1, 2]
+    """
+    shard = active_shard()
+    if shard is None:
+        return torch.arange(tokens.shape[1], device=tokens.device)
+    if tokens.shape[1] != shard.rows:
+        expected = f"the {shard.rows} rows of this rank, of {shard.length}"
+        advice = "Cut the whole sequence with layout.split(tokens)."
+        raise BadArgument("tokens", expected=expected, got=list(tokens.shape), advice=advice)
+    return shard.positions_on(tokens.device)
+
+
 def positions_along(paths: Paths, slots: Tensor) -> Tensor:
     """The positions of the tokens at `slots` along their paths; both are [time] or [batch, time].
 
@@ -64,7 +81,7 @@ def positions_along(paths: Paths, slots: Tensor) -> Tensor:
         expected = "tree(parents), shared_prefix(...) or documents(ids)"
         raise BadArgument("paths", expected=expected, got=repr(paths))
     positions = paths.positions.to(slots.device)
-    needed = int(slots.max()) + 1
+    needed = int(slots.max()) + 1 if slots.numel() else 0
     if positions.shape[-1] < needed:
         expected = f"sequences of all {needed} positions, including those in the cache"
         raise BadArgument("paths", expected=expected, got=f"{positions.shape[-1]} positions")

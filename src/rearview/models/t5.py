@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache
 from rearview.masks import Mask, causal, full
+from rearview.masks.frame import whole_number
 from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
 from rearview.models.model import Model
 from rearview.models.positions import RelativeBias
@@ -71,6 +72,12 @@ class T5Config:
         check_sizes(self, *sizes)
         if self.head_dim is None:
             check_divides(self, width="heads")
+        # Fewer would leave no bucket for a single distance, and `furthest` is beyond those.
+        whole_number(self.buckets, "buckets", at_least=4)
+        whole_number(self.furthest, "furthest", at_least=self.buckets // 2 + 1)
+        whole_number(self.start_id, "start_id", at_least=0)
+        if self.end_id is not None:
+            whole_number(self.end_id, "end_id", at_least=0)
 
     @property
     def block(self) -> BlockShape:

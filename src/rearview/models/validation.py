@@ -8,11 +8,14 @@ rearview.errors.BadArgument: width: expected a multiple of heads = 4, got 30.
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from rearview.attention.sequence_shard import active_shard
 from rearview.errors import BadArgument
 from rearview.masks.frame import whole_number
 from rearview.models.feedforward import ACTIVATIONS
@@ -27,13 +30,29 @@ class Config(Protocol):
     @property
     def dropout(self) -> float: ...
 
+    @property
+    def norm_eps(self) -> float: ...
+
+
+# Fields of the configs that are True or False, and positive numbers.
+FLAGS, NUMBERS = ("bias", "tied", "gated", "scaled"), ("norm_eps", "rotary_base")
+
 
 def check_sizes(config: Config, *names: str) -> None:
-    """Check that the named sizes are None or integers of at least 1, and that activation and dropout are valid."""
+    """Check that the named sizes are integers of at least 1, or None where that is their default, and all other fields
+    that several configs have."""
+    defaults = {field.name: field.default for field in fields(config)}  # pyright: ignore[reportArgumentType]
     for name in names:
-        if getattr(config, name) is not None:
+        if getattr(config, name) is not None or defaults[name] is not None:
             whole_number(getattr(config, name), name, at_least=1)
-    if config.activation not in ACTIVATIONS:
+    for name in FLAGS:
+        if not isinstance(getattr(config, name, True), bool):
+            raise BadArgument(name, expected="True or False", got=repr(getattr(config, name)))
+    for name in NUMBERS:
+        number = getattr(config, name, 1.0)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
+            raise BadArgument(name, expected="a positive number", got=repr(number))
+    if not isinstance(config.activation, str) or config.activation not in ACTIVATIONS:
         raise BadArgument("activation", expected=f"one of {', '.join(ACTIVATIONS)}", got=repr(config.activation))
     dropout = config.dropout
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
@@ -66,7 +85,8 @@ def check_tokens(tokens: object, argument: str = "tokens") -> None:
     if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int64, torch.int32):
         got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
         raise BadArgument(argument, expected="a tensor of integers [batch, time]", got=got)
-    if tokens.ndim != 2 or tokens.shape[1] == 0:
+    # A rank of a layout may hold no position at all.
+    if tokens.ndim != 2 or (tokens.shape[1] == 0 and active_shard() is None):
         raise BadArgument(argument, expected="shape [batch, time] with at least one position", got=list(tokens.shape))
 
 

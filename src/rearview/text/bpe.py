@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from rearview.errors import BadArgument
 from rearview.text.hub import HubTokenizer, tokenizers_library
+from rearview.text.pieces import pieces_of
 from rearview.text.specials import END, Specials
 
 
@@ -45,7 +46,9 @@ class BPETokenizer(HubTokenizer):
             initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        inner.train_from_iterator([texts] if isinstance(texts, str) else texts, trainer)
+        # The library keeps hundreds of bytes per character of a text while it divides it, so texts arrive in pieces.
+        pieces = (piece for text in ([texts] if isinstance(texts, str) else texts) for piece in pieces_of(text))
+        inner.train_from_iterator(pieces, trainer)
         # Adding them after the training puts them at the end of the vocabulary.
         inner.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
         return cls(inner)

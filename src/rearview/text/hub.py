@@ -13,19 +13,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rearview.errors import BadArgument, BadFile, MissingExtra
+import torch
+from torch import Tensor
+
+from rearview.codec import brief, parse_json, read_bytes
+from rearview.errors import BadArgument, BadFile, MissingExtra, RearviewError
 from rearview.text.specials import END, MASK, PAD, sentinels
 
 if TYPE_CHECKING:
     import tokenizers
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+LARGEST_FILE = 2**28
+# The largest vocabularies of released models have about a quarter of a million tokens.
+LARGEST_VOCAB = 2**24
 # Names of the special tokens, tried in order where tokenizer_config.json gives none.
 ENDS = (END, "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", "[SEP]")
 MASKS = (MASK, "[MASK]")
@@ -55,6 +63,7 @@ class HubTokenizer:
         self.sentinel_ids = sentinels(vocab)
         self._special = {id for id, token in inner.get_added_tokens_decoder().items() if token.special}
         self._is_byte_level = _has_byte_level_decoder(inner)
+        self.reads_pieces = _reads_pieces(inner)
 
     @property
     def end_id(self) -> int | None:
@@ -78,15 +87,28 @@ class HubTokenizer:
             raise BadArgument("text", expected="a string", got=type(text).__name__)
         self.inner.encode_special_tokens = not specials
         try:
-            return self.inner.encode(text, add_special_tokens=specials).ids
+            with _library_errors(FILE, "this tokenizer cannot encode the text"):
+                return self.inner.encode(text, add_special_tokens=specials).ids
+        except BadFile as error:
+            if isinstance(error.__cause__, (UnicodeEncodeError, TypeError)):
+                raise BadArgument("text", expected="text that UTF-8 can encode", got=error.__cause__) from error
+            raise
+
+    def encode_tensors(self, texts: Sequence[str]) -> list[Tensor]:
+        """The ids of each text, int32; the texts are encoded in parallel."""
+        self.inner.encode_special_tokens = True
+        try:
+            found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError) as error:
-            raise BadArgument("text", expected="text that UTF-8 can encode", got=str(error)) from error
+            raise BadArgument("texts", expected="texts that UTF-8 can encode", got=str(error)) from error
+        return [torch.tensor(each.ids, dtype=torch.int32) for each in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         wrong = next((id for id in ids if not 0 <= id < self.vocab_size), None)
         if wrong is not None:
             raise BadArgument("ids", expected=f"ids from 0 to {self.vocab_size - 1}", got=wrong)
-        return self.inner.decode(list(ids), skip_special_tokens=True)
+        with _library_errors(FILE, "this tokenizer cannot decode the tokens"):
+            return self.inner.decode(list(ids), skip_special_tokens=True)
 
     def token_bytes(self, id: int) -> bytes | None:
         if not self._is_byte_level:
@@ -103,16 +125,13 @@ class HubTokenizer:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> HubTokenizer:
         """Read tokenizer.json from a folder; tokenizer_config.json, if present, names the special tokens."""
-        library = tokenizers_library()
         path = Path(folder, FILE)
-        try:
-            inner = library.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise BadFile(path, "does not exist.") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadFile(path, f"cannot be read: {error}.") from error
-        except Exception as error:  # The library raises Exception itself.
-            raise BadFile(path, f"is not a tokenizer that the tokenizers library can read: {error}.") from error
+        if not path.exists():
+            raise BadFile(path, "does not exist.")
+        data = read_bytes(path, most=LARGEST_FILE)
+        _check_ids(parse_json(data, path), path)
+        with _library_errors(path, "is not a tokenizer that the tokenizers library can read"):
+            inner = tokenizers_library().Tokenizer.from_str(data.decode("utf-8-sig"))
         names = _token_names(Path(folder, CONFIG))
         return cls(inner, end=names.get("eos_token"), mask=names.get("mask_token"), pad=names.get("pad_token"))
 
@@ -134,13 +153,36 @@ def _known(inner: tokenizers.Tokenizer, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if inner.token_to_id(name) is not None), None)
 
 
-def _token_names(path: Path) -> dict[str, str]:
+@contextmanager
+def _library_errors(source: object, what: str) -> Iterator[None]:
+    """Errors of the tokenizers library, which raises Exception itself, as `BadFile`."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        yield
+    except RearviewError:
+        raise
+    except BaseException as error:
+        # A panic of the library, which is in Rust, is not an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise BadFile(source, f"{what}: {error}.") from error
+
+
+def _check_ids(data: object, path: Path) -> None:
+    """Refuse ids that no vocabulary has: the library takes memory in proportion to the largest one."""
+    model = data.get("model") if isinstance(data, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    added = data.get("added_tokens") if isinstance(data, dict) else None
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    for id in ids:
+        if not isinstance(id, int) or not 0 <= id < LARGEST_VOCAB:
+            raise BadFile(path, f"expected ids from 0 to {LARGEST_VOCAB - 1:,}, got {brief(id)}.")
+
+
+def _token_names(path: Path) -> dict[str, str]:
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as error:
-        raise BadFile(path, f"cannot be read as JSON: {error}.") from error
+    config = parse_json(read_bytes(path, most=LARGEST_FILE), path)
     if not isinstance(config, dict):
         raise BadFile(path, "is not a JSON object.")
     # A token is given by its text, or by an object that has its text as "content".
@@ -149,8 +191,15 @@ def _token_names(path: Path) -> dict[str, str]:
 
 
 def _has_byte_level_decoder(inner: tokenizers.Tokenizer) -> bool:
-    decoder = json.loads(inner.to_str()).get("decoder") or {}
-    return decoder.get("type") == "ByteLevel"
+    return isinstance(inner.decoder, tokenizers_library().decoders.ByteLevel)
+
+
+def _reads_pieces(inner: tokenizers.Tokenizer) -> bool:
+    """Whether the tokens of a text are those of its pieces: it is divided into words as by GPT-2, and not changed."""
+    parts = json.loads(inner.to_str())
+    words = parts.get("pre_tokenizer") or {}
+    plain = words.get("type") == "ByteLevel" and words.get("use_regex", True) and not words.get("add_prefix_space")
+    return plain and parts.get("normalizer") is None
 
 
 @cache

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
+from rearview.codec import brief, parse_json, read_bytes
 from rearview.errors import BadFile, RearviewError
 from rearview.text import builtin, hub
 from rearview.text.builtin import ByteTokenizer, CharTokenizer
 from rearview.text.tokenizer import Tokenizer
+
+LARGEST_FILE = 64 * 2**20
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
@@ -31,15 +33,14 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
 
 def _load_builtin(path: Path) -> Tokenizer:
+    saved = parse_json(read_bytes(path, most=LARGEST_FILE), path)
+    if not isinstance(saved, dict) or not isinstance(saved.get("specials"), list):
+        raise BadFile(path, "is not a tokenizer: expected an object with the fields kind and specials.")
     try:
-        saved = json.loads(path.read_text(encoding="ascii"))
-        kind, specials = saved["kind"], saved["specials"]
-        if kind == ByteTokenizer.kind:
-            return ByteTokenizer(specials)
-        if kind == CharTokenizer.kind:
-            return CharTokenizer(saved["alphabet"], specials)
-    except OSError as error:
-        raise BadFile(path, f"cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, RearviewError) as error:
-        raise BadFile(path, f"is not a tokenizer: {error}.") from error
-    raise BadFile(path, f"has the unknown tokenizer kind {kind!r}.")
+        if saved.get("kind") == ByteTokenizer.kind:
+            return ByteTokenizer(saved["specials"])
+        if saved.get("kind") == CharTokenizer.kind:
+            return CharTokenizer(saved.get("alphabet"), saved["specials"])  # pyright: ignore[reportArgumentType]
+    except RearviewError as error:
+        raise BadFile(path, f"is not a tokenizer: {error}") from error
+    raise BadFile(path, f"has the unknown tokenizer kind {brief(saved.get('kind'))}.")

@@ -13,6 +13,13 @@ import os
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
+from torch import Tensor
+
+from rearview.text.pieces import pieces_of
+
+# The number of pieces of a text that are encoded at once.
+AT_ONCE = 16
 VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
@@ -60,6 +67,31 @@ class Tokenizer(Protocol):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the files that `load_tokenizer(folder)` reads."""
         ...
+
+
+def encode_tensor(tokenizer: Tokenizer, text: str) -> Tensor:
+    """The ids of a text, int32; in pieces and without Python numbers where the tokenizer allows it.
+
+    >>> from rearview.text import ByteTokenizer
+    >>> encode_tensor(ByteTokenizer(), "ab")
+    tensor([97, 98], dtype=torch.int32)
+    """
+    if not getattr(tokenizer, "reads_pieces", False):
+        return torch.tensor(tokenizer.encode(text), dtype=torch.int32)
+    pieces = pieces_of(text)
+    found = [torch.empty(0, dtype=torch.int32)]
+    # A few at a time, in parallel: a tokenizer may take a hundred bytes per character while it reads.
+    for first in range(0, len(pieces), AT_ONCE):
+        found += encode_tensors(tokenizer, pieces[first : first + AT_ONCE])
+    return torch.cat(found)
+
+
+def encode_tensors(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
+    """The ids of each text; at once where the tokenizer has a method of this name for it."""
+    together = getattr(tokenizer, "encode_tensors", None)
+    if together is not None:
+        return together(texts)
+    return [torch.tensor(tokenizer.encode(text), dtype=torch.int32) for text in texts]
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -17,11 +17,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rearview.masks import Mask, documents
 from rearview.training.corpus import Corpus
+from rearview.training.permutation import permuted
 from rearview.training.randomness import generator_of, seed_of
+
+# The windows of an epoch whose order is kept in memory; that of more is computed where it is needed.
+MOST_IN_MEMORY = 1 << 22
+
+# The target of a position that has none; cross_entropy ignores it.
+NO_TARGET = -100
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,26 @@ class Batch:
         """The mask between documents; None if every row is one document."""
         return None if self.ids is None else documents(self.ids)
 
-    def to(self, device: torch.device) -> Batch:
-        """The batch on a device."""
+    def logits(self, model: nn.Module) -> Tensor:
+        """The logits of a model that reads these rows."""
+        if self.ids is None:
+            return model(self.tokens)
+        return model(self.tokens, mask=self.mask, positions=self.positions)
+
+    def rows(self, part: slice) -> Batch:
+        """Some of the rows."""
+        return replace(self, **{name: None if x is None else x[part] for name, x in vars(self).items()})
+
+    def to(self, device: torch.device, *, ids_too: bool = True) -> Batch:
+        """The batch on a device; with `ids_too=False`, all but `ids`.
+
+        What a mask says is worked out on the CPU. Reading ids from a GPU would wait for the steps before; only a
+        compiled graph, which does not read them, needs them there.
+        """
         if device.type == "cpu":
             return self
-        moved = {name: None if x is None else x.to(device, non_blocking=True) for name, x in vars(self).items()}
-        return replace(self, **moved)
+        moving = {name: x for name, x in vars(self).items() if x is not None and (ids_too or name != "ids")}
+        return replace(self, **{name: x.to(device, non_blocking=True) for name, x in moving.items()})
 
 
 class Batches:
@@ -62,24 +83,30 @@ class Batches:
         self._epochs: dict[int, Tensor] = {}
 
     def __getitem__(self, number: int) -> Batch:
-        rows = range(number * self.batch, (number + 1) * self.batch)
-        first, last = rows[0] // self.windows, rows[-1] // self.windows
-        order = torch.cat([self._order(epoch) for epoch in range(first, last + 1)])
-        begin = rows[0] - first * self.windows
-        return self._rows.at(order[begin : begin + self.batch])
+        begins: list[Tensor] = []
+        row, end = number * self.batch, (number + 1) * self.batch
+        while row < end:
+            epoch, place = divmod(row, self.windows)
+            count = min(end - row, self.windows - place)
+            begins.append(self._order(epoch, place, count))
+            row += count
+        return self._rows.at(torch.cat(begins))
 
-    def _order(self, epoch: int) -> Tensor:
-        """The first positions of the windows of an epoch."""
+    def _order(self, epoch: int, place: int = 0, count: int | None = None) -> Tensor:
+        """The first positions of windows of an epoch, from the `place`-th on."""
+        slack = len(self.corpus) - 1 - self.windows * self.context
+        offset = seed_of(self.seed, "offset", epoch) % (slack + 1)
+        count = self.windows - place if count is None else count
+        if self.windows > MOST_IN_MEMORY:
+            numbers = permuted(torch.arange(place, place + count), self.windows, seed_of(self.seed, "epoch", epoch))
+            return numbers * self.context + offset
         if epoch not in self._epochs:
             generator = generator_of(self.seed, "epoch", epoch)
-            slack = len(self.corpus) - 1 - self.windows * self.context
-            offset = seed_of(self.seed, "offset", epoch) % (slack + 1)
-            order = torch.randperm(self.windows, generator=generator) * self.context + offset
             # A batch needs this epoch and perhaps the next; of a tiny text it needs many.
             if len(self._epochs) > 1 + self.batch:
                 self._epochs.pop(min(self._epochs))
-            self._epochs[epoch] = order
-        return self._epochs[epoch]
+            self._epochs[epoch] = torch.randperm(self.windows, generator=generator)
+        return self._epochs[epoch][place : place + count] * self.context + offset
 
 
 class Rows:
@@ -88,20 +115,19 @@ class Rows:
     def __init__(self, corpus: Corpus, context: int):
         self.corpus = corpus
         self._steps = torch.arange(context + 1)
-        self._is_start = None
         # A text that is one document has no boundaries to find.
-        if len(corpus.starts) > 1:
-            self._is_start = torch.zeros(len(corpus), dtype=torch.bool)
-            self._is_start[corpus.starts] = True
+        self._has_boundaries = len(corpus.starts) > 1
 
     def at(self, begins: Tensor) -> Batch:
         """The rows that begin at these positions."""
         places = begins.unsqueeze(1) + self._steps  # [batch, context + 1]
         tokens = self.corpus.tokens[places].long()
         batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-        if self._is_start is None:
+        if not self._has_boundaries:
             return batch
-        starts = self._is_start[places[:, :-1]]
+        places = places[:, :-1].contiguous()
+        known = self.corpus.starts
+        starts = known[torch.searchsorted(known, places).clamp_(max=len(known) - 1)] == places
         # A row that begins within a document holds its rest as one document.
         starts[:, 0] = False
         if not bool(starts.any()):

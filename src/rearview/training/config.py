@@ -42,6 +42,9 @@ class TrainConfig:
         precision: the dtype of matrix products; "auto" is bfloat16 where the hardware supports it.
         compile: whether to compile the model with torch.compile.
         checkpointing: whether to recompute activations in the backward pass instead of keeping them.
+        shard: whether several processes divide the parameters and the state of the optimizer between them (FSDP2),
+            instead of each having a copy.
+        context_parallel: the number of processes that share each sequence.
         log_every: the number of steps between two reports; a report has the loss of every step.
         eval_every, eval_tokens: the steps between two validations, and the most tokens that one reads.
         sample_every, sample_tokens, sample_prompt: the same for samples of text; 0 for none.
@@ -63,6 +66,8 @@ class TrainConfig:
     precision: Precision = "auto"
     compile: bool = False
     checkpointing: bool = False
+    shard: bool = changeable(False)
+    context_parallel: int = changeable(1)
     log_every: int = changeable(10)
     eval_every: int = changeable(250)
     eval_tokens: int = changeable(65536)
@@ -72,7 +77,7 @@ class TrainConfig:
     save_every: int = changeable(250)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "accumulate", "log_every", "eval_tokens", "sample_tokens"):
+        for name in ("steps", "batch", "accumulate", "log_every", "eval_tokens", "sample_tokens", "context_parallel"):
             whole_number(getattr(self, name), name, at_least=1)
         if self.context is not None:
             whole_number(self.context, "context", at_least=1)
@@ -118,5 +123,7 @@ class TrainConfig:
         7
         """
         known = {each.name for each in fields(cls)}
-        values: dict[str, object] = {name: value for name, value in data.items() if name in known}
+        # A tuple in JSON is a list.
+        plain = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        values: dict[str, object] = {name: value for name, value in plain.items() if name in known}
         return cls(**values)  # pyright: ignore[reportArgumentType]  # checked by __post_init__

@@ -16,6 +16,8 @@ from rearview.errors import BadArgument
 from rearview.text import Tokenizer
 from rearview.training.corpus import Corpus
 from rearview.training.sources import Document
+from rearview.training.text_files import TextFiles
+from rearview.training.token_file import Progress, silent, tokens_of_files
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class TextData:
         corpus = Corpus.of(plain, tokenizer)
         train, held_out = corpus.split(validation, tokenizer)
         return cls(tokenizer, train, held_out, fingerprint_of(plain), len(plain), corpus.characters)
+
+    @classmethod
+    def of_files(
+        cls, files: TextFiles, tokenizer: Tokenizer, *, validation: float = 0.1, progress: Progress = silent
+    ) -> TextData:
+        """Text files in tokens, which are kept in a file of the cache and are never all in memory."""
+        found = tokens_of_files(files, tokenizer, progress)
+        train, held_out = found.corpus.split(validation, tokenizer)
+        return cls(tokenizer, train, held_out, found.fingerprint, found.documents, found.corpus.characters)
 
     def check_context(self, context: int) -> None:
         """Check that each part has enough text for a row of this many tokens."""

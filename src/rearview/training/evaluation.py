@@ -21,6 +21,7 @@ from torch import nn
 from rearview.training.batches import in_order
 from rearview.training.corpus import Corpus
 from rearview.training.objectives import Objective
+from rearview.training.processes.division import Division
 from rearview.training.randomness import generator_of
 
 # Without gradients there is memory for more rows than in training.
@@ -45,8 +46,12 @@ def evaluate(
     most_tokens: int = 65536,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    division: Division | None = None,
 ) -> Evaluation:
-    """The mean loss over a corpus, or over `most_tokens` of it, evenly spread."""
+    """The mean loss over a corpus, or over `most_tokens` of it, evenly spread.
+
+    With a `division`, the processes of a world each compute a part, and all get the result.
+    """
     device = next(model.parameters()).device
     generator = generator_of(seed, "validation")
     was_training = model.training
@@ -56,8 +61,11 @@ def evaluate(
         for batch in in_order(
             corpus, context=context, batch=max(1, TOKENS_AT_ONCE // context), most_tokens=most_tokens
         ):
-            with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                loss = objective.loss(model, batch.to(device), generator)
+            if division is not None:
+                loss = division.world.sum(division.loss(model, batch.to(device), generator, dtype=dtype))
+            else:
+                with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                    loss = objective.loss(model, batch.to(device), generator)
             total += float(loss) * len(batch.tokens)
             rows += len(batch.tokens)
     finally:

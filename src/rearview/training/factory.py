@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -26,7 +26,7 @@ TOKENIZERS = ("bytes", "chars", "bpe")
 
 
 def new_tokenizer(
-    name: str, texts: Sequence[str], *, kind: str = "gpt", context: int = 128, vocab_size: int | None = None
+    name: str, texts: Iterable[str], *, kind: str = "gpt", context: int = 128, vocab_size: int | None = None
 ) -> Tokenizer:
     """A tokenizer for these texts, with the special tokens that a model of this kind needs."""
     specials = specials_for(_known("model", kind, KINDS), context)

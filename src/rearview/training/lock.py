@@ -79,7 +79,8 @@ def _locked(path: Path, *, create: bool = True) -> FileIO:
         except OSError as error:
             # Some network file systems have no locks; that is no reason not to train on them.
             warnings.warn(
-                f"{path.parent} cannot be locked ({error.strerror}); write to it once at a time.", stacklevel=3
+                f"{path.parent} cannot be locked ({error.strerror}); make sure that only one process writes to it.",
+                stacklevel=3,
             )
             return file
         # The process that held it may have removed the file after it was opened here: then this lock is of no use.

@@ -79,7 +79,9 @@ def events_of(trainer: Trainer, folder: RunFolder | None, stop: Callable[[], boo
         yield from _events(trainer, None, stop)
         return
     if folder.checkpoint is not None:
-        trainer.optimizer.load(folder.checkpoint.optimizer, folder.checkpoint.path)
+        # In one process the weights are in place; of several processes each reads its part of them.
+        weights = None if trainer.world is None else dict(trainer.model.named_parameters())
+        folder.checkpoint.restore(trainer.optimizer, weights)
     with folder:
         for event in _events(trainer, folder, stop):
             folder.write(event)
@@ -96,7 +98,7 @@ def _events(trainer: Trainer, folder: RunFolder | None, stop: Callable[[], bool]
     unread = _UnreadSteps(trainer)
     for step in range(start + 1, config.steps + 1):
         unread.add(step, *trainer.step(step))
-        stopping = stop()
+        stopping = stop() if trainer.world is None else trainer.world.agree(stop())
         validating, sampling, saving = (_is_due(step, interval, config.steps) for interval in intervals)
         if not (stopping or validating or sampling or saving or step % config.log_every == 0):
             continue

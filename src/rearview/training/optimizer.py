@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from rearview.errors import BadFile
+from rearview.training.processes.replication import local, part_like
+from rearview.training.processes.world import World
 
 FUSED_ON = ("cpu", "cuda")
 EPSILON = 1e-8
@@ -46,8 +48,18 @@ class Optimizer:
     second, and each of its steps takes a tenth of a millisecond more.
     """
 
-    def __init__(self, model: nn.Module, *, weight_decay: float, betas: tuple[float, float], clip: float):
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        weight_decay: float,
+        betas: tuple[float, float],
+        clip: float,
+        world: World | None = None,
+    ):
         self.clip, self.betas = clip, betas
+        # The parameters of a model in shards are on several processes: each updates its own part.
+        self._world = world if any(local(parameter) is not parameter for parameter in model.parameters()) else None
         self.named = dict(model.named_parameters())
         self._all = list(self.named.values())
         self._fused = self._all[0].device.type in FUSED_ON
@@ -59,28 +71,32 @@ class Optimizer:
     @torch.no_grad()
     def step(self, lr: float) -> Tensor:
         """Update the parameters and clear the gradients; returns the norm of the gradients before clipping."""
-        norm = nn.utils.get_total_norm([parameter.grad for parameter in self._all if parameter.grad is not None])
+        norm = self._norm([local(parameter.grad) for parameter in self._all if parameter.grad is not None])
         scale = None
         if self.clip and self._fused:
             # The fused kernel divides gradients by a scale as it reads them (meant for scaled losses), so clipping
             # takes no additional pass over the gradients.
             scale = (norm / self.clip).clamp_(min=1.0)
         elif self.clip:
-            nn.utils.clip_grads_with_norm_(self._all, self.clip, norm)
+            nn.utils.clip_grads_with_norm_([local(parameter) for parameter in self._all], self.clip, norm)
         for decay in sorted(set(self._decays)):
             self._update(decay, lr, scale)
         for parameter in self._all:
             parameter.grad = None
         return norm
 
+    def _norm(self, gradients: list[Tensor]) -> Tensor:
+        norm = nn.utils.get_total_norm(gradients)
+        return norm if self._world is None else self._world.sum(norm.square()).sqrt()
+
     def _update(self, decay: float, lr: float, scale: Tensor | None) -> None:
         parameters, gradients, moments = [], [], []
         for parameter, kept, own in zip(self._all, self._moments, self._decays, strict=True):
             # A parameter without a gradient took no part in the loss.
             if own == decay and parameter.grad is not None:
-                parameters.append(parameter)
-                gradients.append(parameter.grad)
-                moments.append(kept)
+                parameters.append(local(parameter))
+                gradients.append(local(parameter.grad))
+                moments.append(Moments(*map(local, vars(kept).values())))
         if not parameters:
             return
         adamw(
@@ -121,4 +137,4 @@ class Optimizer:
             raise BadFile(path, f"does not belong to this model: it has no {missing[0]}.")
         # Copied: the tensors of a file are not aligned, and the last bits of sums depend on alignment.
         for name, value in state.items():
-            own[name].copy_(value)
+            local(own[name]).copy_(part_like(own[name], value))

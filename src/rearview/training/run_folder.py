@@ -16,12 +16,15 @@ from rearview.training.checkpoint import (
     newest,
     prune,
     read_checkpoint,
+    shards,
     write_checkpoint,
 )
 from rearview.training.checkpoint.folders import remove, step_of
+from rearview.training.checkpoint.together import write_together
 from rearview.training.events import Event, Saved, Validation
 from rearview.training.lock import FolderLock, check_unlocked
 from rearview.training.metrics import Metrics
+from rearview.training.processes.world import World
 from rearview.training.sync import make_folder, write_synced
 from rearview.training.trainer import Trainer
 
@@ -38,7 +41,11 @@ class RunFolder:
     def __init__(self, path: Path, found: list[Path], checkpoint: Checkpoint | None):
         self.path, self.checkpoint = path, checkpoint
         self.files: dict[str, bytes] = {}
+        # The processes that train together: rank 0 writes what is written once.
+        self.world: World | None = None
         self._found = found
+        self._stack = ExitStack()
+        self._metrics: Metrics | None = None
 
     @classmethod
     def start(cls, out: str | os.PathLike[str]) -> RunFolder:
@@ -70,6 +77,15 @@ class RunFolder:
         return 0 if self.checkpoint is None else self.checkpoint.record.step
 
     def __enter__(self) -> RunFolder:
+        if self.world is None:
+            self._open()
+            return self
+        with self.world.together():
+            if self.world.is_first:
+                self._open()
+        return self
+
+    def _open(self) -> None:
         make_folder(self.path)
         with ExitStack() as stack:
             stack.enter_context(FolderLock(self.path))
@@ -84,14 +100,14 @@ class RunFolder:
                     remove(other)
             self._metrics = stack.enter_context(Metrics(self.path, self.step))
             self._stack = stack.pop_all()
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
     def write(self, event: Event) -> None:
         """Append an event to the metrics."""
-        self._metrics.write(event)
+        if self._metrics is not None:
+            self._metrics.write(event)
 
     def save(self, trainer: Trainer, step: int, validation: Validation | None) -> Saved:
         """Write a checkpoint, then remove those that are neither new nor the best."""
@@ -102,12 +118,25 @@ class RunFolder:
             validation=None if validation is None else validation.loss,
             files={},
         )
+        if self.world is None:
+            self._sync_metrics(step)
+            state, tokenizer = trainer.optimizer.state(), trainer.data.tokenizer
+            path = write_checkpoint(self.path, trainer.model, state, tokenizer, record)
+            prune(self.path)
+            return Saved(step, path)
+        with self.world.together():
+            self._sync_metrics(step)
+        weights = {shards.WEIGHTS + name: value for name, value in trainer.model.named_parameters()}
+        state = {**weights, **trainer.optimizer.state()}
+        path = write_together(self.world, self.path, trainer.plain_model(), state, trainer.data.tokenizer, record)
+        if self.world.is_first:
+            prune(self.path)
+        return Saved(step, path)
+
+    def _sync_metrics(self, step: int) -> None:
+        """Write the metrics of the steps that a checkpoint declares done, before it."""
         try:
-            # First the metrics of the steps that the checkpoint declares done.
-            self._metrics.sync()
+            if self._metrics is not None:
+                self._metrics.sync()
         except OSError as error:
             raise NotSaved(self.path, step, error.strerror or str(error)) from error
-        state, tokenizer = trainer.optimizer.state(), trainer.data.tokenizer
-        path = write_checkpoint(self.path, trainer.model, state, tokenizer, record)
-        prune(self.path)
-        return Saved(step, path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,13 @@ class Document:
 
 
 def read_texts(
-    source: str | os.PathLike[str] | None, *, separator: str | None = None, encoding: str = "utf-8"
+    source: str | os.PathLike[str] | Sequence[str] | None, *, separator: str | None = None, encoding: str = "utf-8"
 ) -> list[Document]:
     """Read the documents of a source.
 
     Args:
-        source: a file; a folder, in which every file, also in subfolders, is a document; "-" for the standard input;
-            None for Python's reference text, in which every topic is a document.
+        source: a file; a folder, in which every file, also in subfolders, is a document; several of them; "-" for the
+            standard input; None for Python's reference text, in which every topic is a document.
         separator: a string that divides each text into documents.
         encoding: the encoding of the text.
     """
@@ -41,8 +41,10 @@ def read_texts(
         found = list(_topics())
     elif source == STDIN:
         found = [Document("standard input", _decoded(sys.stdin.buffer.read(), "standard input", encoding))]
-    else:
+    elif isinstance(source, (str, os.PathLike)):
         found = _files(Path(source), encoding)
+    else:
+        found = [document for each in source for document in _files(Path(each), encoding)]
     if separator is not None:
         if not separator:
             raise BadArgument("separator", expected="a string that is not empty", got="an empty string")
@@ -53,8 +55,13 @@ def read_texts(
         ]
     found = [document for document in found if document.text]
     if not found:
-        raise BadFile("standard input" if source == STDIN else source, "is empty: there is no text to train on.")
+        raise empty(source)
     return found
+
+
+def empty(source: object) -> BadFile:
+    """The error for a source without text."""
+    return BadFile("standard input" if source == STDIN else source, "is empty: there is no text to train on.")
 
 
 def _topics() -> Iterator[Document]:
@@ -67,6 +74,15 @@ def _topics() -> Iterator[Document]:
 def _files(path: Path, encoding: str) -> list[Document]:
     if not path.is_dir():
         return [Document(str(path), _decoded(_bytes(path), str(path), encoding))]
+    return [
+        Document(str(file.relative_to(path)), _decoded(_bytes(file), str(file), encoding)) for file in files_of(path)
+    ]
+
+
+def files_of(path: Path) -> list[Path]:
+    """A file itself; the files of a folder and its subfolders, in order."""
+    if not path.is_dir():
+        return [path]
     # Hidden files and folders (.git, .DS_Store) are not text to train on.
     files = sorted(
         file
@@ -75,7 +91,7 @@ def _files(path: Path, encoding: str) -> list[Document]:
     )
     if not files:
         raise BadFile(path, "has no files.")
-    return [Document(str(file.relative_to(path)), _decoded(_bytes(file), str(file), encoding)) for file in files]
+    return files
 
 
 def _bytes(path: Path) -> bytes:
@@ -93,16 +109,27 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
     except LookupError:
         raise BadArgument("encoding", expected="an encoding that Python knows", got=repr(encoding)) from None
     except UnicodeDecodeError as error:
-        place = f"byte {error.start} (0x{data[error.start]:02x})"
-        if b"\0" in data:
-            raise BadFile(
-                name, f"is not text: {place} is not {encoding}, and it has zero bytes. Remove it from the folder."
-            ) from error
-        raise BadFile(
-            name,
-            f"is not {encoding}: {place} cannot be decoded. If it has another encoding, name it: --encoding latin-1.",
-        ) from error
+        raise not_decodable(name, error) from error
     if "\0" in text:
-        raise BadFile(name, f"is not text: character {text.index(chr(0))} is a zero. Remove it from the folder.")
+        raise not_text(name, text.index("\0"))
     # The model should not learn the line ends of Windows, nor a byte order mark.
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def not_decodable(name: object, error: UnicodeDecodeError, before: int = 0) -> BadFile:
+    """The error for bytes that are not in the encoding, the first of them after `before` others."""
+    place = f"byte {before + error.start} (0x{error.object[error.start]:02x})"
+    has_mark = not before and error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if b"\0" in error.object and not has_mark:
+        why = f"is not text: {place} is not {error.encoding}, and it has zero bytes. Remove it from the folder."
+        return BadFile(name, why)
+    other = "utf-16" if has_mark else "latin-1"
+    why = (
+        f"is not {error.encoding}: {place} cannot be decoded. If it has another encoding, name it: --encoding {other}."
+    )
+    return BadFile(name, why)
+
+
+def not_text(name: object, character: int) -> BadFile:
+    """The error for a text with a zero character."""
+    return BadFile(name, f"is not text: character {character} is a zero. Remove it from the folder.")

@@ -11,7 +11,7 @@ from rearview.files import write_whole
 
 def sync(path: Path) -> None:
     """Write what the system still holds in memory of a file or folder to the disk."""
-    # Windows opens no folders.
+    # Windows cannot open folders.
     if os.name == "nt" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)

@@ -24,23 +24,38 @@ from rearview.training.events import Sample, Validation
 from rearview.training.objectives import Objective, objective_of
 from rearview.training.optimizer import Optimizer
 from rearview.training.precision import chosen
+from rearview.training.processes.shared_steps import SharedSteps
+from rearview.training.processes.world import World
 from rearview.training.randomness import generator_of, seed_everything, seed_of
 from rearview.training.samples import sample
 from rearview.training.schedule import learning_rate
 
 
 class Trainer:
-    """A model, its data and its optimizer; `step(n)` is one optimizer step."""
+    """A model, its data and its optimizer; `step(n)` is one optimizer step.
 
-    def __init__(self, model: nn.Module, data: TextData, config: TrainConfig, *, objective: Objective | None = None):
-        self.model, self.data, self.config = model, data, config
+    Args:
+        world: the processes that train together, each with a part of every batch; by default this one alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: TextData,
+        config: TrainConfig,
+        *,
+        objective: Objective | None = None,
+        world: World | None = None,
+    ):
+        self.model, self.data, self.config, self.world = model, data, config, world
         self.context = context_of(model, config)
         data.check_context(self.context)
         self.objective = objective or objective_of(model, data.tokenizer)
         self.device = next(model.parameters()).device
         self.dtype = chosen(config.precision, self.device)
+        self._shared = None if world is None else SharedSteps(world, model, self.objective, config)
         self.optimizer = Optimizer(
-            model, weight_decay=config.weight_decay, betas=(config.beta1, config.beta2), clip=config.clip
+            model, weight_decay=config.weight_decay, betas=(config.beta1, config.beta2), clip=config.clip, world=world
         )
         self.batches = Batches(data.train, context=self.context, batch=config.batch, seed=config.seed)
         if config.checkpointing:
@@ -57,10 +72,14 @@ class Trainer:
     def step(self, step: int) -> tuple[Tensor, Tensor]:
         """Train step 1, 2, ...; returns the loss and the gradient norm as tensors, which are read later."""
         config, total = self.config, None
-        seed_everything(seed_of(config.seed, "step", step), self.device)
         generator = generator_of(config.seed, "objective", step)
+        if self._shared is not None:
+            parts = range((step - 1) * config.accumulate, step * config.accumulate)
+            batches = (self.batches[part].to(self.device) for part in parts)
+            return self._shared.losses(batches, generator, step, self.dtype), self.optimizer.step(self.lr(step))
+        seed_everything(seed_of(config.seed, "step", step), self.device)
         for part in range(config.accumulate):
-            batch = self.batches[(step - 1) * config.accumulate + part].to(self.device)
+            batch = self.batches[(step - 1) * config.accumulate + part].to(self.device, ids_too=config.compile)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
                 loss = self._loss(self.model, batch, generator)
             (loss if config.accumulate == 1 else loss / config.accumulate).backward()
@@ -78,14 +97,21 @@ class Trainer:
             most_tokens=self.config.eval_tokens,
             seed=self.config.seed,
             dtype=self.dtype,
+            division=None if self._shared is None else self._shared.division,
         )
         return Validation(step, found.loss, found.bits_per_character)
 
+    def plain_model(self) -> nn.Module | None:
+        """The model with all of its parameters; in a world only rank 0 gets it."""
+        return self.model if self._shared is None else self._shared.plain_model()
+
     def sample(self, step: int) -> Sample:
-        """A sample of the model."""
-        config = self.config
+        """A sample of the model; in a world rank 0 makes it, and the others have an empty text."""
+        config, model = self.config, self.plain_model()
+        if model is None:
+            return Sample(step, "")
         text = sample(
-            self.model,
+            model,
             self.objective,
             self.data,
             prompt=config.sample_prompt,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from rearview.codec import brief
 from rearview.errors import Unsupported
 from rearview.models.bert import BERT, BERTConfig
 from rearview.models.checkpoint.gpt import ACTIVATIONS
@@ -22,14 +23,14 @@ Model, types = BERT, ("bert",)
 def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> BERTConfig:
     reasons = []
     if data.get("position_embedding_type", "absolute") != "absolute":
-        reasons.append(f"its positions are {data['position_embedding_type']}, not absolute")
+        reasons.append(f"its positions are {brief(data['position_embedding_type'])}, not absolute")
     if data.get("is_decoder"):
         reasons.append("it is a decoder")
     if not data.get("tie_word_embeddings", True):
         reasons.append("its head is not tied to the embedding")
     activation = data.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        reasons.append(f"its activation is {activation}")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        reasons.append(f"its activation is {brief(activation)}")
     if reasons:
         raise Unsupported("This BERT cannot be loaded", reasons)
     return BERTConfig(

@@ -12,7 +12,8 @@ from collections.abc import Collection
 from dataclasses import asdict, fields
 from typing import Any
 
-from rearview.errors import Unsupported
+from rearview.codec import brief
+from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
 from rearview.masks.parser import parse
 from rearview.models.checkpoint.names import StoredParameter, linear
@@ -39,8 +40,8 @@ def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> GPTConfig:
         return _from_own_format(data)
     reasons = [f"{name} is {value}" for name, value in UNSUPPORTED.items() if data.get(name) is value]
     activation = data.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
-        reasons.append(f"its activation is {activation}")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        reasons.append(f"its activation is {brief(activation)}")
     if reasons:
         raise Unsupported("This GPT-2 cannot be loaded", reasons)
     return GPTConfig(
@@ -113,6 +114,8 @@ def _is_gpt2(config: GPTConfig) -> bool:
 def _from_own_format(data: dict[str, Any]) -> GPTConfig:
     known = {field.name for field in fields(GPTConfig)}
     values = {name: value for name, value in data.items() if name in known}
+    if "vocab_size" not in values:
+        raise BadArgument("vocab_size", expected="an integer of at least 1", got="nothing")
     mask = values.get("mask", "causal()")
     values["mask"] = tuple(map(parse, mask)) if isinstance(mask, list) else parse(mask)
     return GPTConfig(**values)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rearview.errors import BadFile
+
 
 @dataclass(frozen=True)
 class StoredParameter:
@@ -27,7 +29,15 @@ class StoredParameter:
 
     def read(self, stored: Mapping[str, Tensor]) -> Tensor:
         """The parameter, from the stored tensors."""
-        parts = [stored[name].T if self.transposed else stored[name] for name in self.names]
+        parts = [stored[name] for name in self.names]
+        shapes = [list(part.shape) for part in parts]
+        if any(not shape or len(shape) > 2 or shape[1:] != shapes[0][1:] for shape in shapes):
+            given = ", ".join(f"{name} {shape}" for name, shape in zip(self.names, shapes, strict=True))
+            raise BadFile(
+                "the safetensors", f"expected vectors or matrices that join along the first axis, got {given}"
+            )
+        if self.transposed and parts[0].ndim == 2:
+            parts = [part.T for part in parts]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def write(self, parameter: Tensor) -> dict[str, Tensor]:

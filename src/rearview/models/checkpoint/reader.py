@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
 import torch
+from torch import Tensor
 
-from rearview.errors import BadArgument, BadFile, Unsupported
+from rearview.codec import brief, parse_json, read_bytes
+from rearview.drawing.cells import cut
+from rearview.errors import BadArgument, BadExpression, BadFile, Unsupported
 from rearview.models.bert import BERT
 from rearview.models.checkpoint import bert, gpt, t5
 from rearview.models.checkpoint.tensors import Tensors
@@ -22,6 +25,9 @@ M = TypeVar("M", bound=Model)
 
 # Each module has Model, types (the model_type values it reads), from_json, to_json and names.
 ARCHITECTURES = (gpt, bert, t5)
+# The largest config.json that is read; real ones have a few kilobytes.
+LARGEST_CONFIG = 16 * 2**20
+LONGEST_REASON = 500
 
 
 @overload
@@ -47,7 +53,7 @@ def load(
 
     Args:
         kind: the class that is expected; another one raises `BadArgument`.
-        dtype: the dtype of the parameters, by default that of the file.
+        dtype: the dtype of the parameters, by default that of the file; the widest, if its tensors differ.
     """
     path = Path(folder)
     data = read_config(path)
@@ -56,19 +62,39 @@ def load(
         got = f"{data['model_type']!r}, a {architecture.Model.__name__}"
         raise BadArgument("folder", expected=f"a {kind.__name__}", got=got)
     with Tensors(path) as tensors:
-        config = architecture.from_json(data, tensors.names)
-        # On the meta device the model takes no memory and no random numbers; every parameter comes from the file.
-        with torch.device("meta"):
-            model = architecture.Model(config)
-        state = {}
+        try:
+            config = architecture.from_json(data, tensors.names)
+        except (BadArgument, BadExpression) as error:
+            # It may quote a text of any length.
+            raise BadFile(path / "config.json", cut(str(error), LONGEST_REASON)) from error
+        model = _empty(architecture, config, path, len(tensors))
+        state: dict[str, Tensor] = {}
         for name, stored in architecture.names(config).items():
             found = stored.read(tensors)
             wanted = model.get_parameter(name).shape
             if found.shape != wanted:
                 got = f"{list(found.shape)} ({', '.join(stored.names)})"
                 raise BadFile(path, f"the config requires {name} of shape {list(wanted)}, the file has {got}")
-            state[name] = found.to(device=device, dtype=dtype or found.dtype).contiguous()
+            state[name] = found
+        common = dtype or reduce(torch.promote_types, (tensor.dtype for tensor in state.values()))
+        for name, tensor in state.items():
+            state[name] = tensor.to(device=device, dtype=common).contiguous()
     return _filled(model, state)
+
+
+def _empty(architecture: ModuleType, config: Any, path: Path, tensors: int) -> Model:
+    """The model on the meta device, without memory and random numbers: every parameter comes from the file."""
+    for name in ("layers", "decoder_layers"):
+        # Each layer has tensors of its own. Building the layers of a number like 10**9 would take hours.
+        if (getattr(config, name, None) or 0) > tensors:
+            raise BadFile(
+                path, f"the config has {getattr(config, name):,} layers, and the file has {tensors:,} tensors"
+            )
+    try:
+        with torch.device("meta"):
+            return architecture.Model(config)
+    except RuntimeError as error:
+        raise BadFile(path / "config.json", f"no tensor can have these sizes: {error}") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -78,16 +104,13 @@ def read_config(path: Path) -> dict[str, Any]:
             "folder", expected="a folder with config.json and safetensors", got=f"{path}, which is not a folder"
         )
     file = path / "config.json"
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         raise BadArgument(
             "folder", expected="a folder with config.json and safetensors", got=f"{path}, without config.json"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise BadFile(file, f"cannot be read as JSON: {error}") from error
+        )
+    data = parse_json(read_bytes(file, most=LARGEST_CONFIG), file)
     if not isinstance(data, dict):
-        raise BadFile(file, "should hold one JSON object")
+        raise BadFile(file, f"expected one JSON object, got {brief(data)}")
     return data
 
 
@@ -97,7 +120,7 @@ def architecture_of(data: dict[str, Any], path: Path) -> ModuleType:
         if data.get("model_type") in architecture.types:
             return architecture
     known = ", ".join(name for architecture in ARCHITECTURES for name in architecture.types)
-    reason = f"its model_type is {data.get('model_type')!r}; supported are {known}"
+    reason = f"its model_type is {brief(data.get('model_type'))}; supported are {known}"
     raise Unsupported(f"The model in {path} cannot be loaded", [reason])
 
 

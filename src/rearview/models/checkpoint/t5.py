@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from rearview.codec import brief
 from rearview.errors import Unsupported
 from rearview.models.checkpoint.gpt import ACTIVATIONS
 from rearview.models.checkpoint.names import StoredParameter, linear
@@ -21,6 +22,8 @@ HEAD = "lm_head.weight"
 
 def from_json(data: dict[str, Any], tensors: Collection[str] = ()) -> T5Config:
     projection = data.get("feed_forward_proj", "relu")
+    if not isinstance(projection, str):
+        raise Unsupported("This T5 cannot be loaded", [f"its feed_forward_proj is {brief(projection)}"])
     gated, _, word = projection.rpartition("-")
     # In T5 v1.1, "gated-gelu" means the tanh approximation.
     activation = "gelu_new" if projection == "gated-gelu" else word

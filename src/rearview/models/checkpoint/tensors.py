@@ -9,20 +9,24 @@ rearview.errors.BadArgument: folder: expected model.safetensors in nowhere, got 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from rearview.codec import brief, parse_json, read_bytes
 from rearview.errors import BadArgument, BadFile, MissingExtra
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # A bare GPT2Model or BertModel is saved without the prefix that its tensors have inside a larger model.
 PREFIXES = ("transformer.", "bert.")
+# What a parameter can be stored as. Integers and float8 are quantized weights, whose scales are not read.
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LARGEST_INDEX = 64 * 2**20
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -35,6 +39,9 @@ class Tensors(Mapping[str, Tensor]):
 
     def __enter__(self) -> Tensors:
         for path in self._files():
+            if path.exists() and not path.is_file():
+                self._open.close()
+                raise BadFile(path, "is not a regular file")
             try:
                 file = self._open.enter_context(_safe_open()(path, framework="pt"))
             except FileNotFoundError:
@@ -57,8 +64,19 @@ class Tensors(Mapping[str, Tensor]):
         bare = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
         for known in (name, bare):
             if known in self._file_of:
-                return self._file_of[known].get_tensor(known)
+                return self._tensor(known)
         raise BadFile(self.folder, f"has no tensor {name}, which its config.json requires")
+
+    def _tensor(self, name: str) -> Tensor:
+        try:
+            tensor = self._file_of[name].get_tensor(name)
+        except Exception as error:  # safetensors raises an exception type of its own, also for dtypes unknown to torch.
+            raise BadFile(self.folder, f"the tensor {name} cannot be read: {error}") from error
+        if tensor.dtype not in DTYPES:
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            got = str(tensor.dtype).removeprefix("torch.")
+            raise BadFile(self.folder, f"the tensor {name}: expected one of {names}, got {got}")
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file_of)
@@ -79,15 +97,15 @@ class Tensors(Mapping[str, Tensor]):
                 )
             got = "neither that nor an index of shards"
             raise BadArgument("folder", expected=f"{WHOLE} in {self.folder}", got=got, advice=advice)
-        try:
-            shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise BadFile(index, f"is not an index of shards: {error}") from error
-        for shard in shards:
+        data = parse_json(read_bytes(index, most=LARGEST_INDEX), index)
+        shards = data.get("weight_map") if isinstance(data, dict) else None
+        if not isinstance(shards, dict) or not shards:
+            raise BadFile(index, f"weight_map: expected an object from tensors to shards, got {brief(shards)}")
+        for shard in shards.values():
             # A shard must be a file of this folder; other paths are not followed.
-            if Path(shard).name != shard:
-                raise BadFile(index, f"names a shard outside the folder: {shard}")
-        return [self.folder / shard for shard in sorted(shards)]
+            if not isinstance(shard, str) or Path(shard).name != shard:
+                raise BadFile(index, f"weight_map: expected the name of a file in this folder, got {brief(shard)}")
+        return [self.folder / shard for shard in sorted(set(shards.values()))]
 
 
 def _safe_open() -> Any:

@@ -4,7 +4,7 @@ OUT/
   step-000200/           what transformers and `rearview generate` read, and what training needs in addition
     config.json, model.safetensors
     rearview_tokenizer.json, or tokenizer.json and tokenizer_config.json
-    optimizer.safetensors
+    optimizer.safetensors, or state/ with a shard from each of several processes
     training.json        the step, the settings, and the size and checksum of every other file
   metrics.jsonl
 """

@@ -17,12 +17,15 @@ import shutil
 from pathlib import Path
 
 from rearview.errors import BadArgument, BadFile
+from rearview.training.checkpoint.record import NAME as RECORD
 from rearview.training.checkpoint.record import Record
 
 NAME = re.compile(r"step-(\d{6,})")
 # A checkpoint that is being written or replaced: it is never read, and the next run removes it.
 UNFINISHED = re.compile(r"\.step-\d{6,}\.\d+\.(part|old)")
 KEPT = 2
+# What a model is loaded without.
+ONLY_FOR_TRAINING = ("optimizer.safetensors", "state/")
 
 
 def name_of(step: int) -> str:
@@ -61,9 +64,17 @@ def best(out: str | os.PathLike[str]) -> Path:
 
 
 def model_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder to load a model from: the newest checkpoint of a run, or the folder itself if it has none."""
+    """The folder to load a model from: the newest checkpoint of a run, or the folder itself if it has none.
+
+    The files of a checkpoint are compared with their checksums.
+    """
     folder = Path(path)
-    return newest(folder) if checkpoints(folder) else folder
+    found = newest(folder) if checkpoints(folder) else folder
+    if (found / RECORD).exists() and (damage := Record.read(found).damage(found, but=ONLY_FOR_TRAINING)):
+        others = [other.name for other in checkpoints(found.parent) if other != found]
+        advice = f" Other checkpoints of the run: {', '.join(others)}." if others else ""
+        raise BadFile(damage.path, damage.why + advice)
+    return found
 
 
 def prune(out: str | os.PathLike[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from rearview.errors import BadArgument, BadFile
 from rearview.models import BERT, GPT, T5
 from rearview.models.checkpoint import load as load_model
 from rearview.text import Tokenizer, load_tokenizer
+from rearview.training.checkpoint import shards
 from rearview.training.checkpoint.folders import checkpoints
 from rearview.training.checkpoint.record import Record
 from rearview.training.checkpoint.writer import OPTIMIZER
+from rearview.training.optimizer import Optimizer
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,29 @@ class Checkpoint:
     record: Record
     model: GPT | BERT | T5
     tokenizer: Tokenizer
-    optimizer: dict[str, Tensor]
+
+    @property
+    def is_in_shards(self) -> bool:
+        """Whether several processes have written it."""
+        return (self.path / shards.FOLDER).is_dir()
+
+    @property
+    def optimizer(self) -> dict[str, Tensor]:
+        """The state of the optimizer, whole; it is read when it is asked for."""
+        if self.is_in_shards:
+            state = shards.whole_state(self.path / shards.FOLDER)
+            return {name: value for name, value in state.items() if not name.startswith(shards.WEIGHTS)}
+        from safetensors.torch import load
+
+        return load((self.path / OPTIMIZER).read_bytes())
+
+    def restore(self, optimizer: Optimizer, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Restore an optimizer; and `weights`, of which this process may have parts only."""
+        if not self.is_in_shards:
+            optimizer.load(self.optimizer, self.path)
+            return
+        named = {shards.WEIGHTS + name: value for name, value in (weights or {}).items()}
+        shards.read_shards(self.path / shards.FOLDER, {**optimizer.state(), **named})
 
     def check_text(self, fingerprint: str) -> None:
         """Check that the run continues with the text that it was started with."""
@@ -68,10 +93,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise damage
     except BadFile as error:
         raise BadFile(error.path, f"{error.why} {_instead_of(path)}") from error
-    from safetensors.torch import load
-
-    optimizer = load((path / OPTIMIZER).read_bytes())
-    return Checkpoint(path, record, load_model(path), load_tokenizer(path), optimizer)
+    return Checkpoint(path, record, load_model(path), load_tokenizer(path))
 
 
 def _instead_of(path: Path) -> str:

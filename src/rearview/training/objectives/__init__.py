@@ -2,7 +2,16 @@
 
 from rearview.training.objectives.masked import MaskedTokens
 from rearview.training.objectives.next_token import NextToken
-from rearview.training.objectives.objective import Objective, objective_of, specials_for
+from rearview.training.objectives.objective import DivisibleObjective, Objective, Question, objective_of, specials_for
 from rearview.training.objectives.spans import HiddenSpans
 
-__all__ = ["HiddenSpans", "MaskedTokens", "NextToken", "Objective", "objective_of", "specials_for"]
+__all__ = [
+    "DivisibleObjective",
+    "HiddenSpans",
+    "MaskedTokens",
+    "NextToken",
+    "Objective",
+    "Question",
+    "objective_of",
+    "specials_for",
+]

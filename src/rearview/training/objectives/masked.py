@@ -10,12 +10,13 @@ True
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rearview.training.batches import Batch
+from rearview.training.batches import NO_TARGET, Batch
 
 
 class MaskedTokens:
@@ -43,8 +44,10 @@ class MaskedTokens:
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
         """The mean cross entropy of the chosen tokens."""
         seen, chosen = self.hide(batch.tokens, generator)
-        if batch.ids is None:
-            logits = model(seen)
-        else:
-            logits = model(seen, mask=batch.mask, positions=batch.positions)
+        logits = replace(batch, tokens=seen).logits(model)
         return F.cross_entropy(logits[chosen].float(), batch.tokens[chosen])
+
+    def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The tokens that the model reads, with the chosen tokens as targets."""
+        seen, chosen = self.hide(batch.tokens, generator)
+        return replace(batch, tokens=seen, targets=torch.where(chosen, batch.tokens, NO_TARGET))

@@ -23,8 +23,8 @@ class NextToken:
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Tensor:
         """The mean cross entropy, in float32 whatever the dtype of the logits."""
-        if batch.ids is None:
-            logits = model(batch.tokens)
-        else:
-            logits = model(batch.tokens, mask=batch.mask, positions=batch.positions)
-        return F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten())
+        return F.cross_entropy(batch.logits(model).flatten(0, 1).float(), batch.targets.flatten())
+
+    def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch itself."""
+        return batch

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,26 @@ class Objective(Protocol):
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
         """A scalar; random choices are drawn from `generator`."""
         ...
+
+
+class Question(Protocol):
+    """Rows for a model to read, with targets; random choices have been made."""
+
+    @property
+    def targets(self) -> Tensor:
+        """The token to predict at each position; `NO_TARGET` where there is none."""
+        ...
+
+    def logits(self, model: nn.Module) -> Tensor: ...
+
+    def rows(self, part: slice) -> Question: ...
+
+
+@runtime_checkable
+class DivisibleObjective(Objective, Protocol):
+    """An objective whose batches can be divided between processes: its random choices are made for the whole batch."""
+
+    def prepare(self, batch: Batch, generator: torch.Generator) -> Question: ...
 
 
 def specials_for(kind: str, context: int) -> tuple[str, ...]:

@@ -12,16 +12,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rearview.masks import Mask, padding
-from rearview.training.batches import Batch
+from rearview.masks import padding
+from rearview.training.batches import NO_TARGET, Batch
 
-# The target of a padded position, which cross_entropy ignores.
-NO_TARGET = -100
+
+@dataclass(frozen=True)
+class SpanBatch:
+    """What a T5 reads and must predict: texts with sentinels, padded after `lengths` tokens, and their spans."""
+
+    asked: Tensor
+    lengths: Tensor
+    decoder: Tensor
+    targets: Tensor
+
+    def logits(self, model: nn.Module) -> Tensor:
+        """The logits of the decoder. Its padding follows every real token, and it is causal: it needs no mask."""
+        padded = int(self.lengths.min()) < self.asked.shape[1]
+        return model(self.asked, self.decoder, mask=padding(self.lengths) if padded else None)
+
+    def rows(self, part: slice) -> SpanBatch:
+        """Some of the rows."""
+        return replace(self, **{name: x[part] for name, x in vars(self).items()})
 
 
 class HiddenSpans:
@@ -56,8 +73,8 @@ class HiddenSpans:
         end = [] if self.end_id is None else [self.end_id]
         return asked + tokens[at:] + end, answer + end
 
-    def pairs(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Mask | None, Tensor, Tensor]:
-        """The tokens of the encoder and their padding mask, the tokens of the decoder, and its targets."""
+    def prepare(self, batch: Batch, generator: torch.Generator) -> SpanBatch:
+        """The tokens of the encoder and of the decoder, and its targets."""
         rows = [self.cut(tokens, generator) for tokens in _longest_documents(batch)]
         lengths = [len(asked) for asked, _ in rows]
         longest = max(len(answer) for _, answer in rows)
@@ -66,15 +83,14 @@ class HiddenSpans:
         targets = torch.tensor([_filled(answer, longest, NO_TARGET) for _, answer in rows])
         decoder = torch.cat([torch.full((len(rows), 1), self.start_id), targets[:, :-1]], dim=1)
         decoder = decoder.masked_fill(decoder == NO_TARGET, self.start_id)
-        mask = padding(lengths) if min(lengths) < max(lengths) else None
-        return asked.to(device), mask, decoder.to(device), targets.to(device)
+        # The lengths stay on the CPU, where they are compared.
+        return SpanBatch(asked.to(device), torch.tensor(lengths), decoder.to(device), targets.to(device))
 
     def loss(self, model: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
         """The mean cross entropy of the spans."""
-        asked, mask, decoder, targets = self.pairs(batch, generator)
-        # Padding in the decoder follows every real token, and the decoder is causal: it needs no mask.
-        logits = model(asked, decoder, mask=mask)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NO_TARGET)
+        spans = self.prepare(batch, generator)
+        logits = spans.logits(model)
+        return F.cross_entropy(logits.flatten(0, 1).float(), spans.targets.flatten(), ignore_index=NO_TARGET)
 
 
 def _parts(total: int, count: int, generator: torch.Generator) -> list[int]:
