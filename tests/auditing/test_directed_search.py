@@ -39,6 +39,10 @@ def ordinary() -> Tensor:
 GATES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[], Tensor]]] = {
     "a mean near its threshold": (lambda x: x.cumsum(1) * half_unless(x.mean((1, 2)) > 0), signal),
     "a mean far from its threshold": (lambda x: x.cumsum(1) * half_unless(x.mean((1, 2)) > 1000), signal),
+    "a mean in a narrow interval": (
+        lambda x: x.cumsum(1) * half_unless((x.mean((1, 2)) > 3) & (x.mean((1, 2)) < 3.01)),
+        signal,
+    ),
     "a branch on a mean": (lambda x: x.cumsum(1) * (2 if x.mean() > 50 else 1), signal),
     "a number that Python reads": (lambda x: x.cumsum(1) * (2 if x.mean().item() > 50 else 1), signal),
     "a rounding": (lambda x: x.cumsum(1) + (x.mean((1, 2), keepdim=True) * 1e-3).round(), signal),

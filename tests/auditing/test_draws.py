@@ -10,9 +10,11 @@ from rearview.auditing.model.draws import SEEDS, FixedDraws
 WIDE = 20_000
 DRAWN = {
     "dropout": lambda x: F.dropout(x, 0.3),
+    "dropout of a half": lambda x: F.dropout(x, 0.5),
     "fused dropout": lambda x: torch.native_dropout(x, 0.3, True)[0],
     "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.7)) / 0.7,
     "bernoulli in place": lambda x: torch.empty_like(x).bernoulli_(0.7) / 0.7,
+    "bernoulli in place, by default": lambda x: 2 * torch.full_like(x, 9.0).bernoulli_(),
     "uniform": lambda x: 2 * torch.rand_like(x),
     "uniform in place": lambda x: torch.empty_like(x).uniform_(0.5, 1.5),
     "normal": lambda x: 1 + torch.randn_like(x),

@@ -113,15 +113,56 @@ def test_an_alarm_of_somebody_else_is_left_alone():
         signal.signal(signal.SIGALRM, before)
 
 
+class Peeking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x.mean(1, keepdim=True)
+
+
 def test_the_line_has_conditions_and_assumptions():
     low = audit(LM(Causal("finite")), tokens())
     assert low.verdict is Verdict.PROVEN
     assert low.proof is not None
-    assert f"  if {low.conditions[0]}" in low.line
-    assert low.line.endswith(f"  assuming {'; '.join(low.proof.assumptions)}")
+    assert f"  provided: {low.conditions[0]}" in low.line
+    assert low.line.endswith(f"  assuming: {'; '.join(low.proof.assumptions)}")
     held = audit(LM(Causal()), tokens(), prove=False).line
-    assert held.endswith(f"  if it was tried on inputs like those given, with {TIME} positions, on these kernels")
-    assert " if " not in audit(LM(NoMask()), tokens()).line
+    assert held.endswith(
+        f"  provided: it was tried on inputs like those given, with {TIME} positions, on these kernels"
+    )
+    assert "provided" not in audit(LM(NoMask()), tokens()).line
+
+
+def test_the_line_of_what_is_not_proven_says_why():
+    def branching(x: Tensor) -> Tensor:
+        return x.cumsum(1) * (2 if bool((x * 7919 % 1000003 == 5).any()) else 1)
+
+    report = audit(branching, tokens().float())
+    assert report.verdict is Verdict.HELD
+    assert "and decides what runs, although the outputs at positions 0 to" in report.line
+    assert "\n" not in report.line
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_model_has_no_line_of_the_auditor_or_of_its_caller():
+    report = audit(torch.jit.script(Peeking()), torch.randn(2, 8, 4))
+    assert report.verdict is Verdict.LEAKS
+    assert report.place is not None
+    assert (report.place.op, report.place.file) == ("aten.mean.dim", "")
+    assert report.annotations[0].startswith("::error title=LEAKS")
+
+
+def test_an_exported_program_has_a_line_in_no_file():
+    frames = torch.randn(2, 8, 4)
+    report = audit(torch.export.export(Peeking(), (frames,)).module(), frames)
+    assert report.place is not None
+    assert "torch.ops.aten.mean.dim" in report.place.source
+    assert report.annotations[0].startswith("::error title=LEAKS")
+
+
+def test_more_than_one_condition_is_counted():
+    report = audit(LM(Causal("finite"), Causal("finite")), tokens())
+    assert report.proof is not None
+    assert len(report.proof.conditions) == 2
+    assert "on 2 conditions, the first: " in report.why
 
 
 def test_small_models_run_on_one_thread():

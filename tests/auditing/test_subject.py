@@ -278,6 +278,7 @@ class ChangesEverything(nn.Module):
         self.mixer, self.scale, self.shift = LM(Causal()), nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
         self.held = {"keys": [torch.zeros(2)], "counts": {"calls": 0}}
         self.pair, self.array = (torch.zeros(1), 3), numpy.zeros(2)
+        self.bias = nn.Parameter(torch.zeros(1))
         self.scale.grad = torch.ones(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -289,6 +290,7 @@ class ChangesEverything(nn.Module):
         with torch.enable_grad():
             (self.scale * 2).sum().backward()
         self.scale.data = torch.full((1,), 2.0)
+        self.bias.data.fill_(1.0)
         self.shift = nn.Parameter(torch.ones(1))
         self.mixer.register_forward_hook(lambda module, args, output: None)
         return self.mixer(x) * self.scale.detach()
@@ -300,7 +302,7 @@ def test_what_a_model_changes_deep_inside_is_restored():
     assert audit(model, tokens()).ok
     assert model.scale is scale
     assert model.shift is shift
-    assert (scale.item(), shift.item()) == (1.0, 0.0)
+    assert (scale.item(), shift.item(), model.bias.item()) == (1.0, 0.0, 0.0)
     assert scale.grad is gradient
     assert gradient is not None
     assert gradient.item() == 1.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typing_extensions
 
 from rearview import MaskedSelfAttention, attend, causal, full
 from rearview.attention import layer
@@ -21,7 +22,10 @@ def line_of(text: str) -> int:
     return start + next(n for n, line in enumerate(lines) if text in line)
 
 
-@pytest.mark.parametrize("file", [torch.__file__, user_code.__file__, layer.__file__, inspect.__file__, "<frozen x>"])
+@pytest.mark.parametrize(
+    "file",
+    [torch.__file__, user_code.__file__, layer.__file__, inspect.__file__, typing_extensions.__file__, "<frozen x>"],
+)
 def test_not_the_users(file: str):
     assert not user_code.is_users(file)
 

@@ -571,6 +571,16 @@ class DropoutInExperts(TokenChoice):
         self.experts = nn.ModuleList(nn.Sequential(nn.Linear(DIM, DIM), nn.Dropout(0.3)) for _ in range(4))
 
 
+class DropsSomeTokens(nn.Module):
+    """Dropout of a half, the default of torch, in some of the tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[..., 0] > 0
+        x = x.clone()
+        x[chosen] = F.dropout(x[chosen], 0.5, self.training)
+        return x
+
+
 class RandomSlopes(nn.Module):
     """A leaky ReLU that draws a slope for each negative number, and dropout after it."""
 
@@ -716,6 +726,7 @@ CLEAN: dict[str, Case] = {
     "dropout, in train mode": Case(lambda: LM(Causal(), Norms()).train()),
     "dropout in experts, in train mode": Case(lambda: LM(Causal(), DropoutInExperts()).train()),
     "dropout in experts, in eval mode": Case(lambda: LM(Causal(), DropoutInExperts()).eval()),
+    "dropout in some tokens": Case(lambda: LM(Causal(), DropsSomeTokens()).train()),
     "random slopes and dropout": Case(lambda: LM(Causal(), RandomSlopes()).train()),
     "prefix-LM": Case(lambda: LM(PrefixLM()), contract=causal() | prefix(6)),
     "packed documents": Case(lambda: LM(Packed(leaky=False)), contract=causal() & documents(DOCUMENTS)),

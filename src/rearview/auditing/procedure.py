@@ -131,6 +131,9 @@ def audit(
         raise BadArgument("mode", expected="'quick' or 'full'", got=repr(mode))
     if cache is not None and not (isinstance(cache, tuple) and len(cache) == 2 and all(map(callable, cache))):
         raise BadArgument("cache", expected="a pair of functions (start, step)", got=repr(cache))
+    if budget is not None and getattr(model, "needs_every_rank", False):
+        expected = "no time limit for a model on several ranks, whose clocks would stop them at different checks"
+        raise BadArgument("budget", expected=expected, got=repr(budget))
     adapter = None if cache is None else CacheAdapter(*cache)
     started = time.perf_counter()
     device = torch.get_default_device()

@@ -42,7 +42,11 @@ LIBRARY = tuple(os.path.join(PACKAGE, part, "") for part in ("attention", "masks
 
 # Installed packages that only rearrange tensors for others: the line that calls them says more.
 HELPERS = tuple(
-    f"{os.sep}{name}{os.sep}" for name in ("einops", "einx", "opt_einsum", "jaxtyping", "beartype", "wrapt")
+    f"{os.sep}{name}"
+    for name in (
+        *(f"{package}{os.sep}" for package in ("einops", "einx", "opt_einsum", "jaxtyping", "beartype", "wrapt")),
+        *("typing_extensions.py", "decorator.py", "deprecation.py"),
+    )
 )
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -115,11 +119,14 @@ def user_line(stack: Iterable[_Frame]) -> Line | None:
 
 
 def current_line() -> tuple[str, int]:
-    """File and line of the user's code that is running; quick enough to ask at every op."""
+    """File and line of the user's code that is running; quick enough to ask at every op.
+
+    Empty where the audited program has no line of Python but those of torch, as a TorchScript module.
+    """
     library: tuple[str, int] | None = None
     for frame in _frames():
-        if frame.f_code in ENTRIES and library is not None:
-            return library
+        if frame.f_code in ENTRIES:
+            break
         file = frame.f_code.co_filename
         if is_users(file):
             return file, frame.f_lineno

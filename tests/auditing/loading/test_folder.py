@@ -97,7 +97,7 @@ def test_what_is_no_checkpoint_is_said(tmp_path: Path):
     with pytest.raises(BadFile, match=r"config\.json: has no model_type"):
         load(config_in(tmp_path / "a", hidden_size=3), config_only=True)
     (tmp_path / "a" / "config.json").write_text("{")
-    with pytest.raises(BadFile, match="cannot be read as JSON"):
+    with pytest.raises(BadFile, match="this is not JSON"):
         load(str(tmp_path / "a"), config_only=True)
     with pytest.raises(BadArgument, match=r"--config-only: expected a folder with config\.json, got the function a:b"):
         load("a:b", config_only=True)

@@ -314,6 +314,13 @@ def test_a_program_that_looks_for_sealed_tensors_is_not_proven():
     assert escape.place.op == "a program that runs other ops when it is watched"
 
 
+def test_a_program_that_computes_other_values_when_it_is_watched_is_not_proven():
+    """So does native code that goes on after it got the null pointer of a sealed tensor."""
+    proof = prove(lambda x: clean(x) + (1.0 if type(x) is Tensor else 0.5), tokens())
+    (escape,) = proof.value_escapes
+    assert escape.place.op == "a program that returns other values when it is watched"
+
+
 def test_a_program_that_looks_for_a_dispatch_mode_is_only_assumed_away():
     """It cannot be told from one that does the same either way, so the report says what it takes for granted."""
 

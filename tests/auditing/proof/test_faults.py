@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rearview.auditing import Verdict, audit
 from rearview.auditing.proof import prove
+from rearview.auditing.proof.faults import MOST_TRIED
 from rearview.auditing.proof.guards import active_guards
 from tests.auditing.proof.search import CAUSAL
 
@@ -50,6 +51,17 @@ def at_the_last_round(x: Tensor) -> Tensor:
             look_up(torch.zeros(9), x.abs().long())
         except IndexError:
             if number < 2:
+                raise
+            return x.flip(1)
+    return x
+
+
+def at_the_middle_round(x: Tensor) -> Tensor:
+    for number in range(3):
+        try:
+            look_up(torch.zeros(9), x.abs().long())
+        except IndexError:
+            if number != 1:
                 raise
             return x.flip(1)
     return x
@@ -130,6 +142,7 @@ CAUGHT = (
     by_its_message,
     by_its_exact_type,
     at_the_last_round,
+    at_the_middle_round,
     without_a_rule,
     checked_by_the_op,
     suppressed,
@@ -189,6 +202,37 @@ def test_an_exception_at_another_length_only():
     assert "of shape [2, 8] and no weights" in report.why
 
 
+def test_an_exception_that_is_caught_at_another_length_only():
+    def when_short(x: Tensor) -> Tensor:
+        try:
+            look_up(torch.zeros(99999), x.abs().long())
+        except IndexError:
+            if x.shape[1] > 4:
+                raise
+            return x.flip(1)
+        return x.cumsum(1)
+
+    report = audit(when_short, torch.rand(2, 8))
+    assert report.verdict is Verdict.PROVEN
+    assert "with 3 positions it is not proven" in report.why
+
+
+def test_a_guard_of_many_ops_is_an_assumption():
+    def many(x: Tensor) -> Tensor:
+        try:
+            for _ in range(MOST_TRIED + 1):
+                look_up(torch.zeros(9), x.abs().long())
+        except IndexError as error:
+            if x.shape[1] > T:
+                return x.flip(1)
+            raise ValueError("these numbers are too large") from error
+        return x.cumsum(1)
+
+    proof = prove(many, torch.rand(1, T))
+    assert not proof.value_escapes
+    assert "a `try` around more than 16 ops handles their exceptions as those that were tried" in proof.assumptions
+
+
 def test_guards_are_those_of_the_program():
     found = []
 
@@ -199,10 +243,21 @@ def test_guards_are_those_of_the_program():
         try:
             found.append(active_guards())
         except ValueError:
+            if x.shape[1] > T:
+                raise
+        try:
+            found.append(active_guards())
+        except ValueError:
             raise
+        try:
+            found.append(active_guards())
+        finally:
+            if x.shape[1] > T:
+                x = x.clone()
         return x
 
     assert prove(run, torch.rand(1, T)).within(CAUSAL[T])
-    without, in_with, in_try = (len(guards) for guards in found[:3])
+    without, in_with, in_try, raised_again, in_finally = (len(guards) for guards in found[:5])
     assert (in_with - without, in_try - without) == (1, 1)
+    assert (raised_again - without, in_finally - without) == (0, 0)
     assert all(code.co_name == "run" for code, _ in found[1][: in_with - without])

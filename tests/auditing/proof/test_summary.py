@@ -67,7 +67,7 @@ def test_a_length_at_which_the_model_does_not_run_is_told():
 
     report = audit(fixed, torch.randn(2, 12))
     assert report.verdict is Verdict.PROVEN
-    assert "with 5 positions it is not proven: the proof stopped with" in report.why
+    assert "; with 5 positions it does not run: RuntimeError: " in report.why
 
 
 def test_a_contract_of_one_length_is_proven_at_that_length(monkeypatch: pytest.MonkeyPatch):

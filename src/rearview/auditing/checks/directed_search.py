@@ -32,8 +32,9 @@ from rearview.auditing.model.subject import Subject
 from rearview.auditing.reporting.report import Check
 
 NAME = "directed search"
-# How far beyond the turning point a step goes, and the changes tried for a number whose turning point is not known.
-STEPS = (1.05, 2.0, 10.0)
+# How far beyond the turning point a step goes; the first finds narrow intervals. Then the changes that are tried for a
+# number whose turning point is not known.
+STEPS = (1.001, 1.05, 2.0, 10.0)
 TARGETS = (-1e3, -30.0, -1.0, 1.0, 30.0, 1e3)
 SIZES = (1.0, 100.0, 1e4)
 # The elements of a margin that are tried, those nearest to turning, and how often a margin is moved in all.

@@ -167,15 +167,21 @@ def judged(context: AuditContext, prober: Prober, moved: Moved, watched: Tensor,
         item=item,
         amount=amount,
     )
-    if prober.subject.training or context.random:
+    is_random = prober.subject.training or context.random
+    if is_random:
         remaining = leak.without_chance()
         if remaining is None:
             return replace(found, chance=amount, amounts=None)
         leak = remaining
     if not prober.alone and leak.shows() == 0.0:
         # It shows only in the batch, so the other rows of the experiment were heard: batch items hear each other.
-        context.coupled = True
         among = _among_items(prober.subject, moved, row, query, check)
+        if is_random:
+            remaining = among.without_chance()
+            if remaining is None:
+                return replace(found, chance=amount, amounts=None)
+            among = remaining
+        context.coupled = True
         alone = Prober(prober.subject, alone=True)
         again = search(context, moved.changed[row : row + 1], item=item, draws=2, check=check, prober=alone)
         return replace(found, leak=again.leak or among, amounts=None if again.leak is None else again.amounts)

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +23,12 @@ from rearview.auditing.loading import BATCH, LENGTH, Loaded
 from rearview.auditing.loading.inputs import guess
 from rearview.auditing.loading.shrinking import shrink
 from rearview.auditing.model.subject import parameter_names
+from rearview.codec import parse_json, read_bytes
 from rearview.errors import BadArgument, BadFile, MissingExtra, RearviewError, Unsupported
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 OWN = "rearview_"
+LARGEST_CONFIG = 16 * 2**20
 
 
 def load(
@@ -89,10 +90,7 @@ def _with_config(folder: Path) -> Path:
 
 def _config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadFile(file, f"cannot be read as JSON: {error}") from error
+    data = parse_json(read_bytes(file, most=LARGEST_CONFIG), file)
     if not isinstance(data, dict) or "model_type" not in data:
         raise BadFile(file, "has no model_type")
     return data

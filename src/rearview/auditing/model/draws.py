@@ -98,7 +98,10 @@ class FixedDraws(EveryOp):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+        formals = func._schema.arguments
+        # Torch leaves out arguments that have their default, as the 0.5 of dropout.
+        given = {formal.name: formal.default_value for formal in formals if formal.has_default_value()}
+        given |= dict(zip((formal.name for formal in formals), args, strict=False)) | kwargs
         if name == "native_dropout":
             return self._dropout(given["input"], given["p"], given.get("train"))
         if name.startswith("rrelu_with_noise"):

@@ -86,7 +86,7 @@ class _SavedParameter:
 
     def __init__(self, parameter: nn.Parameter, *, with_values: bool):
         self.parameter, self.data = parameter, parameter.data
-        self.requires_grad, self.gradient, self.version = parameter.requires_grad, parameter.grad, parameter._version
+        self.requires_grad, self.gradient = parameter.requires_grad, parameter.grad
         self.values = parameter.detach().clone() if with_values else None
         self.gradient_values = _copied(parameter.grad) if with_values else parameter.grad
 
@@ -97,7 +97,8 @@ class _SavedParameter:
         parameter.requires_grad_(self.requires_grad)
         parameter.grad = self.gradient
         _put_back(self.gradient, self.gradient_values)
-        if self.values is not None and parameter._version != self.version:
+        # A write through `.data` does not change the version.
+        if self.values is not None and not _same(parameter.detach(), self.values):
             with torch.no_grad():
                 parameter.copy_(self.values)
 
@@ -232,7 +233,12 @@ def _same(value: Any, copied: Any) -> bool:
     if value is copied:
         return True
     if isinstance(value, Tensor):
-        return value.shape == copied.shape and bool(((value == copied) | ((value != value) & (copied != copied))).all())
+        if value.shape != copied.shape or value.layout is not torch.strided:
+            # A sparse tensor is put back, whether it was written to or not.
+            return False
+        # A single pass; the second is for NaN, which is not equal to itself.
+        same = torch.equal(value, copied)
+        return same or bool(((value == copied) | ((value != value) & (copied != copied))).all())
     if _is_array(value):
         return value.shape == copied.shape and value.tobytes() == copied.tobytes()
     if isinstance(value, set):

@@ -2,9 +2,10 @@
 
 Whether an exception occurs depends on the input, so a program that catches one has a branch that the run does not
 show. Ops that may raise and have heard something are collected during the proof, in groups: by the guards around them
-(`guards.py`) or, without a guard, by their line, since Python itself ends a few loops at an IndexError. Then the
+(`guards.py`) or, without a guard, by their function, since Python itself ends a few loops at an IndexError. Then the
 program is run again, and an op of a group fails on purpose: if the program does not stop, it has caught the exception,
-and nothing is proven.
+and nothing is proven. A handler may act on a counter or on the length, so the ops of a guard fail one after the other,
+at every shape that is proven.
 
 >>> import torch
 >>> from rearview.auditing.proof import prove
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 from rearview.auditing.model.dispatch import OpMode
-from rearview.auditing.proof.guards import Guard
+from rearview.auditing.proof.guards import Guard, call_path
 from rearview.auditing.proof.kernels import definition_of
 from rearview.auditing.proof.op_call import Heard, OpCall
 from rearview.auditing.proof.result import OpLocation
@@ -46,6 +47,8 @@ MAY_FAIL = {
     *("_assert_async", "_functional_assert_async", "_assert_scalar", "_async_error", "segment_reduce"),
     *("_pack_padded_sequence", "_pad_packed_sequence", "_cdist_forward", "searchsorted", "linalg_lu_solve"),
 }
+# The ops of one guarded group that fail in turn. Most groups have fewer.
+MOST_TRIED = 16
 # Another name for the same tensor. Torch makes more of them for sealed tensors than for others, so they do not count.
 RENAMES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 # These raise for a zero divisor, and only integers.
@@ -74,29 +77,51 @@ EXACT_TYPES = (IndexError, RuntimeError, ValueError, torch.linalg.LinAlgError)  
 
 
 class FallibleOps:
-    """The ops of a run that are to fail in turn, by their numbers: the first and the last of each group."""
+    """The ops of a run that are to fail in turn, by their numbers.
+
+    Of a guarded group these are all ops, or `MOST_TRIED` of them; of a function the first and the last.
+    """
 
     def __init__(self) -> None:
-        self.numbers: dict[Hashable, tuple[int, int]] = {}
+        self.numbers: dict[Hashable, list[int]] = {}
         self.places: dict[int, OpLocation] = {}
         self.guarded: set[Hashable] = set()
+        self.are_left_out = False
+        """Whether a guarded group had too many ops for each of them to fail."""
 
     def add(self, guards: tuple[Guard, ...], number: int, place: OpLocation) -> None:
-        group = guards or (place.op, place.line)
-        first, _ = self.numbers.setdefault(group, (number, number))
-        self.numbers[group] = first, number
+        group = guards or call_path()
+        self.numbers.setdefault(group, []).append(number)
         self.places[number] = place
         if guards:
             self.guarded.add(group)
 
-    def untried(self, tried: set[Hashable]) -> Iterator[tuple[int, OpLocation, Exception]]:
-        """The ops of groups that are not among those `tried`, and now are, each with what it is to raise."""
+    def untried(self, tried: set[Hashable], shape: Hashable) -> Iterator[tuple[int, OpLocation, Exception]]:
+        """The ops of groups that are not among those `tried`, and now are, each with what it is to raise.
+
+        What a handler does may depend on the shape of the input, so guarded groups are tried at each.
+        """
         for group, numbers in self.numbers.items():
-            if group not in tried:
-                tried.add(group)
-                for number in dict.fromkeys(numbers):
-                    for kind in (InjectedFault, *(EXACT_TYPES if group in self.guarded else ())):
-                        yield number, self.places[number], kind()
+            guarded = group in self.guarded
+            self.are_left_out |= guarded and len(numbers) > MOST_TRIED
+            key = (group, shape) if guarded else group
+            if key in tried:
+                continue
+            tried.add(key)
+            ends = {numbers[0], numbers[-1]}
+            for number in _spread(numbers, MOST_TRIED) if guarded else sorted(ends):
+                for kind in (InjectedFault, *(EXACT_TYPES if guarded and number in ends else ())):
+                    yield number, self.places[number], kind()
+
+
+def _spread(numbers: list[int], count: int) -> list[int]:
+    """At most `count` of the numbers, the first and the last among them.
+
+    >>> _spread([1, 2, 3, 5, 8, 13], 3)
+    [1, 3, 13]
+    """
+    last = len(numbers) - 1
+    return numbers if last < count else [numbers[round(n * last / (count - 1))] for n in range(count)]
 
 
 def may_fail(call: OpCall) -> bool:

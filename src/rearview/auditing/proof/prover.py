@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rearview.auditing.model.dispatch import flex_uncompiled
 from rearview.auditing.model.state import GeneratorStates
-from rearview.auditing.proof.faults import OpList, catches
+from rearview.auditing.proof.faults import MOST_TRIED, OpList, catches
 from rearview.auditing.proof.interpreter import Interpreter
 from rearview.auditing.proof.kernels import plain_biases
 from rearview.auditing.proof.op_call import tensors
@@ -33,7 +33,7 @@ from rearview.errors import BadArgument, RearviewError
 
 @enters_program
 def prove(
-    run: Callable[[Tensor], Any],
+    run: Callable[[Tensor], object],
     x: Tensor,
     *,
     time_axis: int = 1,
@@ -74,16 +74,20 @@ def prove(
         state.memory.new(given, state.memory.read(x))
     interpreter = Interpreter(state)
     try:
-        ops = _unwatched_ops(run, given)
+        unwatched = _unwatched(_listed, run, given)
         with interpreter.running():
             out = run(SealedTensor(x, interpreter))
-        if ops != interpreter.ops and _unwatched_ops(run, given) != interpreter.ops:
-            # The second time, because a program may fill a cache when it is called first.
-            state.escaped("a program that runs other ops when it is watched")
-        for number, place, fault in state.fallible_ops.untried(set() if tried is None else tried):
+        difference = _difference(unwatched, interpreter.ops, out)
+        # The second time, because a program may fill a cache when it is called first.
+        difference = difference and _difference(_unwatched(_listed, run, given), interpreter.ops, out)
+        if difference:
+            state.escaped(f"a program that {difference} when it is watched")
+        for number, place, fault in state.fallible_ops.untried(set() if tried is None else tried, given.shape):
             if _unwatched(catches, run, given, number, fault):
                 op = f"{place.op}, which may raise an exception that the program catches"
                 state.escapes[OpLocation(op, place.module, place.line)] = 1
+        if state.fallible_ops.are_left_out:
+            state.assume(f"a `try` around more than {MOST_TRIED} ops handles their exceptions as those that were tried")
     except RearviewError:
         raise
     except Exception as error:
@@ -141,15 +145,29 @@ def _constants_read(state: ProofState) -> list[str]:
     return [f"{kind} read as constants: {', '.join(texts)}" for kind, texts in found if texts]
 
 
-def _unwatched_ops(run: Callable[[Tensor], Any], x: Tensor) -> list[Any]:
-    """The ops that the program calls on tensors that are not sealed."""
+def _listed(run: Callable[[Tensor], Any], x: Tensor) -> tuple[list[Any], Any]:
+    """The ops that the program calls on tensors that are not sealed, and what it returns."""
+    with OpList() as mode:
+        out = run(x)
+    return mode.ops, out
 
-    def listed(run: Callable[[Tensor], Any], x: Tensor) -> list[Any]:
-        with OpList() as mode:
-            run(x)
-        return mode.ops
 
-    return _unwatched(listed, run, x)
+def _difference(unwatched: tuple[list[Any], Any], ops: list[Any], out: Any) -> str:
+    """What the program did otherwise on tensors that are not sealed; empty where it did the same."""
+    if unwatched[0] != ops:
+        return "runs other ops"
+    # Native code that reads the null pointer of a sealed tensor without an exception gets other numbers.
+    pairs = zip(tensors(unwatched[1]), unsealed(tensors(out)), strict=False)
+    return "" if all(_agree(one, other) for one, other in pairs) else "returns other values"
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs are the same up to rounding: ops that consist of others may round otherwise."""
+    if one.shape != other.shape or not one.is_floating_point() or one.layout is not torch.strided:
+        return one.shape == other.shape
+    one, other = one.detach(), other.detach()
+    scale = one.nan_to_num(0, 0, 0).abs().max() if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-2, atol=1e-2 * float(scale), equal_nan=True)
 
 
 def _unwatched(do: Callable[..., Any], run: Callable[[Tensor], Any], x: Tensor, *rest: object) -> Any:

@@ -120,6 +120,7 @@ ASSUMPTIONS = (
     "nothing that was computed from the input before the run enters it, as another argument or as state",
     "numbers and arrays that the program holds outside of tensors are part of the program",
     "the program does the same whether or not a torch dispatch mode watches it",
+    "native code that is called without an op does not pass over null pointers",
     "of the ops with a rule, only those that index, search, sample, factorize or divide integers raise exceptions that "
     "depend on values",
 )

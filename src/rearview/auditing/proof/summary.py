@@ -235,10 +235,21 @@ def _at_other_lengths(
             proven.append(length)
             conditions += [text for text in attempt.summary().conditions if not summary.conditions]
         elif not elsewhere:
-            why = attempt if isinstance(attempt, str) else attempt.why_not()
-            elsewhere = f"with {counted(length, 'position', 'positions')} it is not proven: {why}"
+            elsewhere = f"with {counted(length, 'position', 'positions')} {_why_not(subject, attempt, length)}"
     found = replace(summary, lengths=tuple(sorted(proven)), elsewhere=elsewhere, conditions=tuple(conditions))
     return replace(found, status="conditional" if conditions else found.status, why=_claim(found))
+
+
+def _why_not(subject: Subject, attempt: _Attempt | str, length: int) -> str:
+    """What is not so at another length: that it runs there, or that it is proven."""
+    if isinstance(attempt, _Attempt):
+        return f"it is not proven: {attempt.why_not()}"
+    try:
+        subject.at(subject.x[:, :length]).run()
+    except Exception as error:
+        # The model may raise anything at another length.
+        return f"it does not run: {brief(error)}"
+    return f"it is not proven: {attempt}"
 
 
 def _shorter(

@@ -3,7 +3,7 @@
 >>> import torch
 >>> from rearview.auditing import audit
 >>> print(*audit(lambda x: x + x.flip(1), torch.randn(1, 4)).annotations)
-::error file=...,line=...,title=LEAKS%3A <lambda> against causal()::...
+::error ...title=LEAKS%3A <lambda> against causal()::...
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def annotate(report: Report) -> list[str]:
     found = []
     for place in report.places:
         words = sentence(report.why) + (f" {sentence(place.hint)}" if place.hint else "")
-        where = {"file": shown(place.file), "line": str(place.line)} if place.file else {}
+        # The source of an exported program is in no file.
+        has_file = place.file and not place.file.startswith("<")
+        where = {"file": shown(place.file), "line": str(place.line)} if has_file else {}
         found.append(command(words, **where, title=title))
     return found
 

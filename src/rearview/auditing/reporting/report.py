@@ -268,8 +268,10 @@ class Report:
         """What a verdict that passes depends on, a phrase each."""
         assumed = self.proof.assumptions if self.proof is not None and self.verdict is Verdict.PROVEN else ()
         conditions = self.conditions if self.verdict.ok else ()
-        found = {"if": conditions, "assuming": assumed}
-        return [f"{word} {' '.join('; '.join(texts).split())}" for word, texts in found.items() if texts]
+        # What has passed without a proof says what stands between it and one.
+        reason = (self.why,) if self.verdict is Verdict.HELD and self.why else ()
+        found = {"": reason, "provided: ": conditions, "assuming: ": assumed}
+        return [f"{word}{' '.join('; '.join(texts).split())}" for word, texts in found.items() if texts]
 
     @property
     def annotations(self) -> list[str]:

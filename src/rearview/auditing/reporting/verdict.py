@@ -42,7 +42,10 @@ def decide(checks: Sequence[Check], proof: ProofSummary | None) -> Decision:
     if proof is not None and proof.is_proven:
         claim = f"no input {proof.scope} and no weights can make it hear what the contract forbids"
         if proof.conditions:
-            claim += f", on one condition: {proof.conditions[0]}"
+            count = len(proof.conditions)
+            claim += (
+                f", on {'one condition' if count == 1 else f'{count} conditions, the first'}: {proof.conditions[0]}"
+            )
         return Decision(Verdict.PROVEN, f"{claim}; {proof.elsewhere}" if proof.elsewhere else claim)
     besides = f"; not proven: {proof.obstacle}" if proof is not None and proof.obstacle else ""
     return Decision(Verdict.HELD, f"nothing forbidden was heard in {len(tried)} checks{besides}")

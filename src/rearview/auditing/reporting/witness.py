@@ -156,7 +156,7 @@ class Replay:
 def replay(
     model: Callable[..., object],
     witness: Witness | str | os.PathLike[str],
-    call: Callable[[Any, Any], object] | None = None,
+    call: Callable[..., object] | None = None,
     *,
     cache: CacheAdapter | None = None,
 ) -> Replay:
