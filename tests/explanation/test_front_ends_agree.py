@@ -24,7 +24,7 @@ from rearview.explanation.numbers import shown, signed
 from rearview.explanation.picture import picture
 from rearview.explanation.trace import Stage
 from tests.explanation.test_latex import read
-from tests.explanation.traces import HEADS, TRACES
+from tests.explanation.traces import HEADS, TRACES, to_the_sink
 
 Rows = Counter[tuple[str, tuple[str, ...]]]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -180,11 +180,13 @@ def test_the_written_numbers_have_the_properties_of_attention(name: str, read_fi
         assert forbidden.any() or name == "heads_of_their_own"
         assert (weights[forbidden] == 0).all()
         assert (weights[~forbidden] > 0).all()
-        assert_close(weights.sum(-1), hears.double(), rtol=0, atol=1e-14)
+        to_sink, open_to_sink = to_the_sink(trace)[head], to_the_sink(trace, masked=False)[head]
+        assert_close(weights.sum(-1) + to_sink, (hears | ("sinks" in trace)).double(), rtol=0, atol=1e-14)
         assert_close(found["output", head, True], weights @ found["v", head, True], rtol=0, atol=1e-14)
         assert (found["output", head, True][~hears] == 0).all()
         open_weights = found["weights", head, False]
-        assert_close(open_weights.sum(-1), torch.ones(len(weights), dtype=torch.float64), rtol=0, atol=1e-14)
+        total = torch.ones(len(weights), dtype=torch.float64)
+        assert_close(open_weights.sum(-1) + open_to_sink, total, rtol=0, atol=1e-14)
         assert_close(found["output", head, False], open_weights @ found["v", head, True], rtol=0, atol=1e-14)
         assert torch.equal(found["masked", head, True].isinf(), forbidden)
         assert torch.equal(found["masked", head, True][~forbidden], found["scores", head, True][~forbidden])

@@ -208,6 +208,30 @@ def test_a_cell_shows_the_products_that_make_it(browser: Browser, trace: Trace, 
         assert page.locator("#cell .value").inner_text() == shown(float(trace["output"].of_head(0, masked=False)[2, 1]))
 
 
+def test_a_sink_has_a_line_of_its_own(browser: Browser, tmp_path: Path):
+    """One query of score 0 over two keys and a sink of 0: a third each; without the mask a quarter."""
+    same, values = torch.zeros(3, 1), torch.tensor([[1.0], [2.0], [3.0]])
+    trace = explain(query=same, key=same, value=values, sinks=[0.0], labels="I love sushi")
+    with offline(browser, written(trace, tmp_path), "#step=weights") as page:
+        assert page.locator("#matrix td.extra").all_inner_texts() == ["0.500", "0.667", "0.750"]
+        cell(page, 1, 0).hover()
+        assert terms(page) == [
+            ["I", "0", "1.000", "0.333"],
+            ["love", "0", "1.000", "0.333"],
+            ["sushi", "-∞", "0", "0"],
+            ["sink", "0", "1.000", "0.333"],
+            ["Σ", "", "3.000", "1.000"],
+        ]
+        assert page.locator("#cell .result").all_inner_texts() == ["exp(0 − 0) / 3.000", "= 1.000 / 3.000 = 0.333"]
+        page.keyboard.press("d")
+        cell(page, 1, 0).hover()
+        assert page.locator("#cell .result").all_inner_texts() == ["0.333 − 0.250 = +0.083", "0.250 / 0.750 = 0.333"]
+        assert (
+            "and to the sink. Divided by that, the row and its sink sum to 1 again."
+            in page.locator("#cell").inner_text()
+        )
+
+
 def test_a_clicked_cell_stays_until_it_is_released(browser: Browser, path: Path):
     with offline(browser, path, "#step=weights") as page:
         cell(page, 1, 0).click()

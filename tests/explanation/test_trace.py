@@ -25,7 +25,7 @@ from rearview import (
     window,
 )
 from rearview.explanation import Rotary
-from tests.explanation.traces import HEADS, TRACES, numbers
+from tests.explanation.traces import HEADS, TRACES, numbers, to_the_sink
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, visible: list[list[int]], scale: float, bias: Any = None) -> tuple:
@@ -96,6 +96,28 @@ def test_several_heads_split_the_columns_and_are_projected_together():
     assert trace.heads == 2
     # One projection for both heads; whichever is asked for gets it.
     assert torch.equal(trace["projected"].of_head(1), trace["projected"].of_head(0))
+
+
+def test_sinks_take_weight_from_the_keys():
+    q, k, v = (numbers(2, 4, 3, seed=seed) for seed in (1, 2, 3))
+    trace = explain(query=q, key=k, value=v, sinks=[0.5, -2.0], labels="I love sushi too")
+    for head, sink in enumerate((0.5, -2.0)):
+        for masked in (True, False):
+            scores = trace["masked"].of_head(head, masked=masked)
+            by_hand = scores.exp() / (scores.exp().sum(-1, keepdim=True) + math.exp(sink))
+            assert_close(trace["weights"].of_head(head, masked=masked), by_hand, rtol=0, atol=1e-12)
+            assert_close(trace["output"].of_head(head, masked=masked), by_hand @ v[head], rtol=0, atol=1e-12)
+    assert trace["sinks"].matrix.flatten().tolist() == [0.5, -2.0]
+    assert trace["weights"].formula == "A = softmax(S + M, s)"
+    first, missing = trace.readings(1)[0], 1 - float(trace["weights"].of_head(1)[0, 0])
+    assert first.sentence == f"I — {100 - 100 * missing:.1f} % itself, {100 * missing:.1f} % to the sink"
+    assert not any("exactly the value" in remark for remark in trace.remarks(1))
+    again = Trace.from_json(trace.to_json())
+    assert again.readings(1) == trace.readings(1)
+    with pytest.raises(RearviewError, match=r"^sinks: expected numbers, one per head, got 'x'\.$"):
+        explain(query=q, key=k, value=v, sinks="x")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RearviewError, match=r"^sinks: expected a float tensor \[2\], one logit per query head, got "):
+        explain(query=q, key=k, value=v, sinks=[1.0])
 
 
 def test_from_query_key_and_value_of_every_kind():
@@ -243,13 +265,15 @@ def test_rows_sum_to_one_and_forbidden_weights_are_exactly_zero(name: str):
     weights = trace["weights"].matrix
     visible = trace.visible.expand_as(weights)
     hears = visible.any(-1)
-    assert_close(weights.sum(-1), hears.double(), rtol=0, atol=1e-14)
+    total = (hears | ("sinks" in trace)).double()
+    assert_close(weights.sum(-1) + to_the_sink(trace), total, rtol=0, atol=1e-14)
     assert (weights[~visible] == 0).all()
     assert (weights[visible] > 0).all()
     assert_close(trace["output"].matrix, weights @ trace["v"].matrix, rtol=0, atol=1e-14)
     unmasked = trace["weights"].unmasked
     assert unmasked is not None
-    assert_close(unmasked.sum(-1), torch.ones(unmasked.shape[:2], dtype=torch.float64), rtol=0, atol=1e-14)
+    total = torch.ones(unmasked.shape[:2], dtype=torch.float64)
+    assert_close(unmasked.sum(-1) + to_the_sink(trace, masked=False), total, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(("name", "head"), HEADS)
@@ -259,7 +283,8 @@ def test_the_mask_renormalises_the_other_weights(name: str, head: int):
     masked, unmasked, visible = stage.of_head(head), stage.of_head(head, masked=False), trace.visible_to(head)
     kept = torch.where(visible, unmasked, 0.0)
     hears = visible.any(-1)
-    assert_close(masked[hears], (kept / kept.sum(-1, keepdim=True))[hears], rtol=0, atol=1e-14)
+    total = kept.sum(-1, keepdim=True) + to_the_sink(trace, masked=False)[head].unsqueeze(-1)
+    assert_close(masked[hears], (kept / total)[hears], rtol=0, atol=1e-14)
     assert_close(stage.difference(head), masked - unmasked, rtol=0, atol=0)
     assert trace["scores"].difference(head) is None
 
@@ -269,7 +294,8 @@ def test_the_trace_is_what_attend_computes(name: str):
     trace = TRACES[name]()
     q, k = (trace[f"{key}_turned" if f"{key}_turned" in trace else key].matrix for key in "qk")
     bias = alibi(4) if name == "a_layer" else None
-    out = attend(q[None], k[None], trace["v"].matrix[None], mask=trace.mask, scale=trace.scale, bias=bias)
+    sinks = trace["sinks"].matrix.flatten() if "sinks" in trace else None
+    out = attend(q[None], k[None], trace["v"].matrix[None], mask=trace.mask, scale=trace.scale, bias=bias, sinks=sinks)
     assert_close(trace["output"].matrix, out[0], rtol=0, atol=1e-12)
 
 

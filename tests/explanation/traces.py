@@ -43,5 +43,21 @@ def heads_of_their_own() -> Trace:
     return explain(query=q, key=k, value=v, num_heads=2, mask=mask, w_o=numbers(4, 2, seed=8), labels="I love sushi")
 
 
-TRACES = {made.__name__: made for made in (restaurant, a_layer, over_a_cache, heads_of_their_own)}
+def with_sinks() -> Trace:
+    """A learned sink per head; the first row of the second head hears nothing but it."""
+    q, k, v = (numbers(2, 3, 4, seed=seed) for seed in (9, 10, 11))
+    mask = per_head([causal(), causal() & ~window(1)])
+    return explain(query=q, key=k, value=v, mask=mask, sinks=[0.5, -1.0], labels="I love sushi")
+
+
+def to_the_sink(trace: Trace, *, masked: bool = True) -> torch.Tensor:
+    """The weight of the learned sink, [heads, rows]; 0 where there is none."""
+    scores = torch.stack([trace["masked"].of_head(head, masked=masked) for head in range(trace.heads)]).exp()
+    if "sinks" not in trace:
+        return torch.zeros(scores.shape[:2], dtype=torch.float64)
+    sink = trace["sinks"].matrix.flatten(1).exp()
+    return sink / (scores.sum(-1) + sink)
+
+
+TRACES = {made.__name__: made for made in (restaurant, a_layer, over_a_cache, heads_of_their_own, with_sinks)}
 HEADS = [(name, head) for name, made in TRACES.items() for head in range(made().heads)]

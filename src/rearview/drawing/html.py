@@ -16,6 +16,7 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -33,20 +34,46 @@ def seal(
     The palette, the common style and the scripts for elements, matrices and token texts are added. `slots` is HTML for
     further `{{name}}` places of the page.
     """
-    style = palette.css() + _read(SHARED, "base.css") + _read(package, "page.css")
-    script = "\n".join([*(_read(SHARED, name) for name in SCRIPTS), *(_read(package, name) for name in scripts)])
+    parts = [(package, name) for name in scripts]
+    return sealed(package, scripts=parts, styles=[(package, "page.css")], title=title, data=data, slots=slots).page
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A page, and the content security policy that it contains."""
+
+    page: str
+    policy: str
+
+
+def sealed(
+    package: str,
+    *,
+    scripts: Sequence[tuple[str, str]],
+    styles: Sequence[tuple[str, str]],
+    title: str,
+    data: dict[str, Any],
+    slots: Mapping[str, str] | None = None,
+    more_policy: str = "",
+) -> Sealed:
+    """`seal` with scripts and styles of several packages, as (package, name), and further rules of the policy."""
+    style = palette.css() + page_file(SHARED, "base.css") + "".join(page_file(*part) for part in styles)
+    script = "\n".join([*(page_file(SHARED, name) for name in SCRIPTS), *(page_file(*part) for part in scripts)])
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     parts = {
         **(slots or {}),
-        "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'",
+        "policy": f"{policy}; {more_policy}" if more_policy else policy,
         "title": as_text(title),
         "style": style,
         "data": _embedded(data),
         "script": script,
     }
     # In one pass, so that a text which looks like a slot is not replaced.
-    whole = _read(SHARED, "head.html") + _read(package, "page.html") + _read(SHARED, "foot.html")
-    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], whole)
+    whole = page_file(SHARED, "head.html") + page_file(package, "page.html") + page_file(SHARED, "foot.html")
+    return Sealed(re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], whole), parts["policy"])
 
 
 def framed(page: str, *, title: str, height: int) -> str:
@@ -68,7 +95,8 @@ def _embedded(data: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _read(package: str, name: str) -> str:
+def page_file(package: str, name: str) -> str:
+    """A file of the folder `page` of a package."""
     return (files(package) / "page" / name).read_text(encoding="utf-8")
 
 

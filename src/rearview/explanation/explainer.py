@@ -31,7 +31,7 @@ from rearview.explanation.inputs import (
     row_names,
     split_heads,
 )
-from rearview.explanation.positions import Rotary
+from rearview.explanation.positions import Rotary, as_numbers
 from rearview.explanation.stages import attention_stages, input_stages
 from rearview.explanation.trace import Stage, Trace
 from rearview.masks import Mask, causal
@@ -62,6 +62,7 @@ def explain(
     num_heads: int = 1,
     w_o: Matrix | None = None,
     scale: float | None = None,
+    sinks: Tensor | Sequence[float] | None = None,
     title: str = "",
 ) -> Trace:
     """Every step of one attention with exact numbers, and the same steps without the mask.
@@ -81,6 +82,7 @@ def explain(
         num_heads: the number of heads that the columns of Q, K and V are split into.
         w_o: the output projection of the concatenated heads.
         scale: the factor of the scores. Default: 1 / sqrt(dim of a head).
+        sinks: a logit per head, which takes part in every softmax and belongs to no key, as in `attend`.
 
     >>> trace = explain(query=[[1.0], [1.0]], key=[[0.0], [0.0]], value=[[2.0], [4.0]], labels="I love")
     >>> trace["output"].matrix[0].tolist()
@@ -124,7 +126,7 @@ def explain(
     spoken = tuple(reflexives) if reflexives is not None else ("itself",) * len(projected.labels)
     if len(spoken) != len(projected.labels):
         raise BadArgument("reflexives", expected=f"{len(projected.labels)} words, one per row", got=len(spoken))
-    call = _call(projected, causal() if mask is None else mask, rotary, scale)
+    call = _call(projected, causal() if mask is None else mask, rotary, scale, sinks)
     columns = (
         head_column_names(query_features, projected.query, "query"),
         head_column_names(key_features, projected.key, "key"),
@@ -135,13 +137,20 @@ def explain(
     return Trace(title, call.mask, projected.labels, key_names, spoken, call.heads, call.scale, visible, shown)
 
 
-def _call(projected: Projected, mask: Mask, rotary: Rotary | None, scale: float | None) -> Call:
+def _call(
+    projected: Projected,
+    mask: Mask,
+    rotary: Rotary | None,
+    scale: float | None,
+    sinks: Tensor | Sequence[float] | None,
+) -> Call:
     query, key, value = projected.query, projected.key, projected.value
     if rotary:
         # Queries are at the last positions of the keys.
         query, key = rotary.turn(query, key.shape[1] - query.shape[1]), rotary.turn(key)
     batch = (tensor.unsqueeze(0) for tensor in (query, key, value))
-    return Call.of(*batch, mask=mask, scale=scale, bias=projected.score_bias)
+    logits = None if sinks is None else as_numbers(sinks, "sinks", expected="numbers, one per head")
+    return Call.of(*batch, mask=mask, scale=scale, bias=projected.score_bias, sinks=logits)
 
 
 def _input_stages(

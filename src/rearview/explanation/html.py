@@ -21,7 +21,7 @@ from torch import Tensor
 from rearview.drawing.cells import drawn
 from rearview.drawing.html import framed, seal
 from rearview.explanation.trace import Stage, Trace
-from rearview.explanation.words import DIFFERENCE, UNTITLED, WITHOUT_MASK
+from rearview.explanation.words import DIFFERENCE, UNTITLED, without_mask
 
 SCRIPTS = ("trace.js", "table.js", "cell.js", "page.js")
 
@@ -56,7 +56,7 @@ def page_data(trace: Trace) -> dict[str, Any]:
 
 
 def _stage(stage: Stage, matrices: list[Tensor]) -> dict[str, Any]:
-    without_formula, without_sentence = WITHOUT_MASK.get(stage.key, (None, None))
+    without_formula, without_sentence = without_mask(stage)
     difference = DIFFERENCE.get(stage.key) if stage.unmasked is not None else None
     return {
         "key": stage.key,

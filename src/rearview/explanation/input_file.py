@@ -38,7 +38,7 @@ SIZES = {
     **dict.fromkeys(("w_q", "w_k", "w_v", "w_o"), (MOST_FEATURES, MOST_FEATURES)),
 }
 WORDS = ("labels", "key_labels", "features", "query_features", "key_features", "value_features", "reflexives")
-FIELDS = (*INPUT, *PROJECTED, "w_o", "positions", "mask", *WORDS, "num_heads", "scale", "title")
+FIELDS = (*INPUT, *PROJECTED, "w_o", "positions", "mask", *WORDS, "num_heads", "scale", "sinks", "title")
 # Other common names, too short or too different to be found by their spelling.
 ALSO_CALLED = {"q": "query", "k": "key", "v": "value", "p": "positions", "tokens": "labels", "heads": "num_heads"}
 
@@ -112,6 +112,8 @@ def _value(reader: Reader, name: str, value: Any) -> Any:
         return reader.read(list[str], value, name)
     if name in SIZES:
         return _matrix(reader, name, value)
+    if name == "sinks":
+        return reader.read(list[float], value, name)
     return reader.read(int if name == "num_heads" else float, value, name)
 
 

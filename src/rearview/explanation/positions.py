@@ -49,12 +49,12 @@ def sinusoidal(length: int, dim: int, *, first: int = 0) -> Tensor:
     return table
 
 
-def as_numbers(values: Any, argument: str) -> Tensor:
+def as_numbers(values: Any, argument: str, *, expected: str = "a matrix of numbers") -> Tensor:
     """A tensor, an array or lists as float64 on the CPU, converted directly: another type would round."""
     try:
         return torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadArgument(argument, expected="a matrix of numbers", got=repr(values)) from error
+        raise BadArgument(argument, expected=expected, got=repr(values)) from error
 
 
 def position_matrix(positions: str | Tensor | Sequence[Sequence[float]], length: int, dim: int) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from rearview.drawing.cells import drawn
-from rearview.explanation.trace import Trace
+from rearview.explanation.trace import SINKS, Trace
 
 # A smaller share would be written as 0.0 %.
 TRACE_SHARE = 0.0005
@@ -64,6 +64,8 @@ def read_rows(trace: Trace, head: int, *, masked: bool = True) -> tuple[Reading,
         top = heard[0] if heard and heard[0][1] >= DOMINANT_SHARE else None
         only_itself = [key for key in order if float(weights[row, key]) > 0] == [itself]
         sentence = f"{drawn(label)} — {_spoken(heard)}"
+        if SINKS in trace:
+            sentence += f", {_share('the sink', 1 - float(weights[row].sum()), 'to ')}"
         readings.append(Reading(label, heard, top[0] if top else None, only_itself, sentence))
     return tuple(readings)
 
@@ -88,7 +90,7 @@ def remarks(trace: Trace, head: int) -> tuple[str, ...]:
     said = [
         f"{drawn(r.label)} hears only {itself}: the output is exactly the value of {drawn(r.label)}."
         for r, itself in zip(readings, trace.reflexives, strict=True)
-        if r.only_itself
+        if r.only_itself and SINKS not in trace
     ]
     said += [f"{drawn(r.label)} hears nothing: the output is exactly 0." for r in readings if r.nothing]
     listeners = [column.listeners for column in received]

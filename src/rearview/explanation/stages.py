@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from rearview.attention.call import Call
-from rearview.attention.engines.reference import masked_scores, weights_and_lse
+from rearview.attention.engines.reference import masked_scores
+from rearview.attention.functional import weights_of
 from rearview.explanation.inputs import Projected, numbered
-from rearview.explanation.trace import Stage
+from rearview.explanation.trace import SINKS, Stage
+from rearview.explanation.words import WITH_SINK
 from rearview.masks import full
 
 
@@ -42,7 +44,7 @@ def attention_stages(
 ) -> tuple[Stage, ...]:
     """From Q, K and V to the output. `turned` says that the call has Q and K rotated by their positions."""
     without = replace(call, mask=full())
-    weights, unmasked = (weights_and_lse(each)[0][0] for each in (call, without))
+    weights, unmasked = (weights_of(each)[0] for each in (call, without))
     # A value that no query may hear may be NaN, and 0 x NaN is NaN.
     _, heard = call.shielded()
     # A key head that serves several query heads is shown with each of them.
@@ -74,6 +76,7 @@ def attention_stages(
     usual = math.isclose(call.scale, 1 / math.sqrt(projected.query.shape[-1]))
     per, per_latex = ("/ √d", r"/ \sqrt{d}") if usual else (f"× {call.scale:g}", rf"\times {call.scale:g}")
     bias = " + B" if call.bias is not None else ""
+    sums, added = ("rows sum to 1", "average") if call.sinks is None else ("rows and their sink sum to 1", "sum")
     stages += [
         Stage(
             "scores",
@@ -107,12 +110,13 @@ def attention_stages(
             key_labels,
             scores,
         ),
+        *_sinks_stages(call),
         Stage(
             "weights",
             "A",
-            "A = softmax(S + M)",
-            r"A = \operatorname{softmax}(S + M)",
-            "How much each query hears of each key: rows sum to 1, forbidden cells are exactly 0.",
+            "A = softmax(S + M)" if call.sinks is None else WITH_SINK,
+            rf"A = \operatorname{{softmax}}(S + M{'' if call.sinks is None else ', s'})",
+            f"How much each query hears of each key: {sums}, forbidden cells are exactly 0.",
             weights,
             labels,
             key_labels,
@@ -123,7 +127,7 @@ def attention_stages(
             "O",
             "O = A V",
             "O = AV",
-            "What each position hears: the average of the values that it may hear, by their weights.",
+            f"What each position hears: the {added} of the values that it may hear, by their weights.",
             weights @ heard_value,
             labels,
             value_names,
@@ -147,6 +151,14 @@ def attention_stages(
         )
     )
     return tuple(stages)
+
+
+def _sinks_stages(call: Call) -> tuple[Stage, ...]:
+    """The learned sink of each head, where there is one."""
+    if call.sinks is None:
+        return ()
+    said = "A logit that takes part in every softmax and belongs to no key: its weight is missing from the keys."
+    return (Stage(SINKS, "s", "s", "s", said, call.sinks.view(-1, 1, 1), ("every query",), ("sink",)),)
 
 
 def _concatenated(output: Tensor, w_o: Tensor, b_o: Tensor | None) -> Tensor:

@@ -23,7 +23,7 @@ from rearview.drawing.cells import counted, cut, drawn, left, printable, right, 
 from rearview.drawing.text import Drawing, NumberRole, Piece, Role
 from rearview.explanation.numbers import shown, signed
 from rearview.explanation.trace import Stage, Trace
-from rearview.explanation.words import UNTITLED, WITHOUT_MASK
+from rearview.explanation.words import UNTITLED, without_mask
 
 LINE = 100
 LONGEST_WORD = 18
@@ -57,8 +57,8 @@ def _heading(trace: Trace, head: int, masked: bool) -> list[Line]:
 def _stage(stage: Stage, head: int, masked: bool) -> Iterator[Line]:
     formula, sentence = stage.formula, stage.sentence
     if not masked and stage.unmasked is not None:
-        other, sentence = WITHOUT_MASK.get(stage.key, (None, sentence))
-        formula = other or formula
+        other_formula, other_sentence = without_mask(stage)
+        formula, sentence = other_formula or formula, other_sentence or sentence
     yield []
     yield [Piece(printable(formula), "title")]
     yield from ([Piece(line, "remark")] for line in wrapped(printable(sentence), LINE))

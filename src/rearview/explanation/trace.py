@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rearview.drawing.text import Drawing
     from rearview.explanation.reading import Reading, Received
 
+# The key of the stage that holds the learned sink of each head; most traces have none.
+SINKS = "sinks"
+
 # The forms in which a Trace is saved.
 ENDINGS = (".html", ".json", ".tex", ".svg", ".png")
 

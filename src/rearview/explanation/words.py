@@ -1,13 +1,22 @@
 """Words that all front ends share: the title of an untitled Trace, and stages without the mask.
 
->>> WITHOUT_MASK["weights"][0]
-'A = softmax(S)'
+>>> from rearview import explain
+>>> trace = explain(query=[[1.0]], key=[[1.0]], value=[[1.0]], sinks=[0.5])
+>>> without_mask(trace["weights"])[0]
+'A = softmax(S, s)'
 """
+
+from __future__ import annotations
+
+from rearview.explanation.trace import Stage
 
 UNTITLED = "One attention, step by step"
 
+# The weights where a learned sink takes part in the softmax.
+WITH_SINK = "A = softmax(S + M, s)"
+
 # The formula and the sentence of a stage without the mask, where they differ.
-WITHOUT_MASK = {
+_WITHOUT_MASK = {
     "mask": ("M = 0", "Without the mask nothing is forbidden: M would be 0 everywhere."),
     "masked": ("S + 0 = S", "Without the mask every score goes into the softmax, including the forbidden ones."),
     "weights": (
@@ -17,6 +26,19 @@ WITHOUT_MASK = {
     "output": ("O = A V", "Without the mask: the average includes the values of forbidden keys."),
     "projected": (None, "Without the mask: what the layer would return if every key were heard."),
 }
+_WITHOUT_MASK_WITH_SINK = (
+    "A = softmax(S, s)",
+    "Without the mask: rows and their sink still sum to 1, but a part of each goes to forbidden keys.",
+)
+
+
+def without_mask(stage: Stage) -> tuple[str | None, str | None]:
+    """The formula and the sentence of a stage without the mask; None where it is the same."""
+    if stage.formula == WITH_SINK:
+        return _WITHOUT_MASK_WITH_SINK
+    return _WITHOUT_MASK.get(stage.key, (None, None))
+
+
 # The difference: with the mask minus without it.
 DIFFERENCE = {
     "weights": (

@@ -2,7 +2,8 @@
 // into one module that begins with this file.
 
 const at = (id) => document.getElementById(id);
-const data = JSON.parse(at("data").textContent);
+// A page that can load other data assigns it here.
+let data = JSON.parse(at("data").textContent);
 
 // Text from the data is set as textContent, never as markup.
 function make(tag, properties = {}, ...children) {

@@ -89,16 +89,20 @@ const PRODUCTS = {
   weights(i, j) {
     const scores = matrixOf("masked")[i];
     const weights = matrixOf("weights")[i];
-    const most = Math.max(...scores);
-    if (most === -Infinity) return [note("Every score of this row is -∞: nothing is heard, and every weight is exactly 0.")];
+    const sink = sinkOf();
+    const heard = Math.max(...scores);
+    const most = sink === null ? heard : Math.max(heard, sink);
+    if (heard === -Infinity) return [note("Every score of this row is -∞: nothing is heard, and every weight is exactly 0.")];
     const powers = scores.map((s) => Math.exp(s - most));
-    const total = sum(powers);
+    const drained = sink === null ? 0 : Math.exp(sink - most);
+    const total = sum(powers) + drained;
     const lines = scores.map((s, key) => ({
       name: trace.keyLabels[key],
       cells: [shown(s), shown(powers[key]), shown(weights[key])],
       kind: `${key === j ? "here" : ""} ${s === -Infinity ? "silent" : ""}`,
     }));
-    lines.push({ name: "Σ", cells: ["", shown(total), shown(sum(weights))], kind: "total" });
+    if (sink !== null) lines.push({ name: "sink", cells: [shown(sink), shown(drained), shown(drained / total)] });
+    lines.push({ name: "Σ", cells: ["", shown(total), shown(sum(weights) + drained / total)], kind: "total" });
     const own = scores[j] === -Infinity ? "exp(-∞)" : `exp(${shown(scores[j])} − ${shown(most)})`;
     return [
       result(`${own} / ${shown(total)}`),
@@ -113,7 +117,8 @@ const PRODUCTS = {
     if (!mayHear(i, j)) return [...said, note("Forbidden: the mask takes all of it.")];
     if (kept(i) === 1) return [...said, note("The mask forbids nothing in this row.")];
     said.push(result(`${shown(open)} / ${shown(kept(i))} = ${shown(masked)}`));
-    said.push(note(`Without the mask ${shown(kept(i))} of this row's attention goes to keys that it may hear. Divided by that, the row sums to 1 again.`));
+    const [to, who] = sinkOf() === null ? ["keys that it may hear", "the row sums"] : ["keys that it may hear and to the sink", "the row and its sink sum"];
+    said.push(note(`Without the mask ${shown(kept(i))} of this row's attention goes to ${to}. Divided by that, ${who} to 1 again.`));
     return said;
   },
 

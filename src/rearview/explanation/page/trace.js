@@ -45,11 +45,15 @@ function mayHear(query, key) {
   return trace.visible[trace.visible.length > 1 ? state.head : 0][query][key] === "1";
 }
 
-// The part of a row's attention that goes to keys it may hear when nothing is masked.
+// The logit of the learned sink; null where there is none.
+const sinkOf = () => ("sinks" in stages ? matrixOf("sinks")[0][0] : null);
+
+// The part of a row's attention that goes to keys it may hear, and to a sink, when nothing is masked.
 function kept(query) {
   const without = matrixOf("weights", "without")[query];
   const heard = without.filter((_, key) => mayHear(query, key));
-  return heard.length === without.length ? 1 : sum(heard);
+  if (heard.length === without.length) return 1;
+  return sum(heard) + (sinkOf() === null ? 0 : 1 - sum(without));
 }
 
 function formula(text) {

@@ -143,7 +143,7 @@ class Observation(Display):
         item: int = 0,
         against: Literal["uniform"] | None = None,
     ) -> Tensor | list[Tensor]:
-        """The attention that each key received from all queries: [layers, heads, keys], less the axes that were chosen.
+        """The attention that each key received from all queries: [layers, heads, keys], without chosen axes.
 
         Early keys are heard by more queries. `against="uniform"` divides by what each key would receive if every query
         attended equally to all keys that it may hear: 1 means no more than its position gives it.

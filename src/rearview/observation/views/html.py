@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rearview.drawing.html import framed as page_frame
-from rearview.drawing.html import seal
+from rearview.drawing.html import page_file, seal
 from rearview.errors import BadArgument
 from rearview.files import target_of, write_whole
 from rearview.masks.frame import whole_number
@@ -42,7 +42,9 @@ from rearview.observation.views.page_contents import (
 if TYPE_CHECKING:
     from rearview.observation.result.display import Display
 
-SCRIPTS = ("data.js", "exact_head.js", "colours.js", "heads.js", "board.js", "side.js", "page.js")
+# The scripts that draw maps, wherever they are shown, and the one of this page.
+MAP_SCRIPTS = ("data.js", "exact_head.js", "colours.js", "heads.js", "board.js", "side.js", "maps.js")
+SCRIPTS = (*MAP_SCRIPTS, "page.js")
 MAX_BYTES, NOTEBOOK_BYTES = 8_000_000, 2_000_000
 # The largest number of positions with every weight in the page, where queries and keys were kept and they fit.
 EXACT_UP_TO = 256
@@ -104,11 +106,17 @@ def _fitted(display: Display, item: int, max_bytes: int, title: str | None) -> s
 
 
 def _sealed(data: Entry) -> str:
-    return seal("rearview.observation.views", scripts=SCRIPTS, title=data["title"], data=data)
+    slots = {"maps": maps_markup()}
+    return seal("rearview.observation.views", scripts=SCRIPTS, title=data["title"], data=data, slots=slots)
+
+
+def maps_markup() -> str:
+    """The HTML that the scripts of the maps fill in."""
+    return page_file("rearview.observation.views", "maps.html")
 
 
 def _exact_heads(views: Sequence[MapView], spare: int) -> dict[HeadIndex, ExactHead]:
-    """The heads whose exact weights the page can compute within this many bytes, those with the most to see first."""
+    """The heads whose exact weights the page can compute within this many bytes, the most informative first."""
     found: dict[HeadIndex, ExactHead] = {}
     # Layers that need no such heads, and those whose heads no longer fit.
     done: set[int] = set()

@@ -127,7 +127,7 @@ class LayerView:
 
     @property
     def contrast(self) -> Tensor:
-        """How far each head is from uniform attention, [heads]: the more, the more there is to see."""
+        """How far each head is from uniform attention, [heads]; a head with a larger value is more informative."""
         return (self.map - self.uniform).abs().sum(-1).mean(-1)
 
     @cached_property

@@ -66,9 +66,13 @@ class PackedArrays:
         self._parts.append(data)
         self.size += len(data)
 
+    def data(self) -> bytes:
+        """All arrays as they are."""
+        return b"".join(self._parts)
+
     def text(self) -> str:
         """All arrays, compressed, as base64."""
-        return base64.b64encode(zlib.compress(b"".join(self._parts), 6)).decode()
+        return base64.b64encode(zlib.compress(self.data(), 6)).decode()
 
 
 def shortened(values: Tensor, largest: float) -> Tensor:

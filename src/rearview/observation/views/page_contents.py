@@ -81,6 +81,7 @@ def page_contents(
     title: str | None = None,
     bins_before: int = 0,
     exact: Mapping[HeadIndex, ExactHead] | None = None,
+    arrays: PackedArrays | None = None,
 ) -> Entry:
     """The data of the page.
 
@@ -88,8 +89,10 @@ def page_contents(
         heads: what `head_entries` returned.
         bins_before: the number of bins of the maps before they were reduced to fit.
         exact: heads whose exact weights the page computes.
+        arrays: where the numbers are packed, for a page that fetches them; by default they are text in the page.
     """
-    arrays, sets, exact = PackedArrays(short=detail.short), _LabelSets(), exact or {}
+    block = PackedArrays(short=detail.short) if arrays is None else arrays
+    sets, exact = _LabelSets(), exact or {}
     bases = [view.base for view in views]
     several = len({base.layer.kind for base in bases}) > 1
     layers = []
@@ -97,14 +100,14 @@ def page_contents(
         layer = _layer(view.base, sets, detail.points, several=several)
         keys: dict[int, Entry] = {}
         layer["heads"] = [
-            {**each, "exact": exact[n, row].put(arrays, keys)} if (n, row) in exact else each
+            {**each, "exact": exact[n, row].put(block, keys)} if (n, row) in exact else each
             for row, each in enumerate(described)
         ]
         maps = {"map": view.map, "uniform": view.uniform, **view.page_maps()}
         layer["arrays"] = {
-            **{name: arrays.add(values) for name, values in maps.items()},
-            **_curves(arrays, view, layer["keyStep"], layer["queryStep"]),
-            "histogram": arrays.add(view.histogram),
+            **{name: block.add(values) for name, values in maps.items()},
+            **_curves(block, view, layer["keyStep"], layer["queryStep"]),
+            "histogram": block.add(view.histogram),
         }
         layers.append(layer)
     return {
@@ -118,7 +121,7 @@ def page_contents(
         "mostWritten": MOST_WRITTEN,
         "first": by_contrast(views)[0],
         "layers": layers,
-        "block": arrays.text(),
+        **({"block": block.text()} if arrays is None else {}),
     }
 
 
@@ -198,7 +201,7 @@ def _written(value: float) -> float | None:
 
 
 def by_contrast(views: Sequence[MapView]) -> list[HeadIndex]:
-    """All heads, those with the most to see first."""
+    """All heads, the most informative first."""
     numbers = [view.contrast.tolist() for view in views]
     places = [(n, row) for n, heads in enumerate(numbers) for row in range(len(heads))]
     return sorted(places, key=lambda place: -numbers[place[0]][place[1]])

@@ -15,7 +15,7 @@ statistics are computed one strip of queries at a time. Memory grows with the le
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -73,10 +73,7 @@ def observe(
     >>> seen.tile(0, 1).sum(-1)
     tensor([1.0000, 1.0000, 1.0000])
     """
-    # Imported here so that `import rearview` does not load the models.
-    from rearview.observation.watching import rearview_layers
-
-    found = _attention_layers(model)
+    found = attention_layers(model)
     chosen = chosen_layers(layers, [each.name for each in found])
     for number in chosen:
         if (count := found[number].heads) is not None:
@@ -93,19 +90,30 @@ def observe(
         raise RearviewError(
             "observe: this model is being watched already. Leave the first `with observe(...)` before starting another."
         )
-    own = [each for each in found if isinstance(each.module, rearview_layers.OWN)]
-    others = [each for each in found if not isinstance(each.module, rearview_layers.OWN)]
     with ExitStack() as stack:
         _watched.update(each.module for each in found)
         stack.callback(lambda: [_watched.discard(each.module) for each in found])
         stack.callback(watcher.finish)
-        stack.enter_context(rearview_layers.watching(own, watcher.see))
+        stack.enter_context(watching(found, watcher.see))
+        yield seen
+    seen._names.check(seen)
+
+
+@contextmanager
+def watching(layers: Sequence[AttentionLayer], see: Callable[[LayerCall], None]) -> Iterator[None]:
+    """Report every call of these layers, Rearview's own or those of transformers, to `see`."""
+    # Imported here so that `import rearview` does not load the models.
+    from rearview.observation.watching import rearview_layers
+
+    own = [each for each in layers if isinstance(each.module, rearview_layers.OWN)]
+    others = [each for each in layers if not isinstance(each.module, rearview_layers.OWN)]
+    with ExitStack() as stack:
+        stack.enter_context(rearview_layers.watching(own, see))
         if others:
             from rearview.observation.watching import transformers_layers
 
-            stack.enter_context(transformers_layers.watching(others, watcher.see))
-        yield seen
-    seen._names.check(seen)
+            stack.enter_context(transformers_layers.watching(others, see))
+        yield
 
 
 class _Watcher:
@@ -135,7 +143,8 @@ class _Watcher:
             recorder.finish()
 
 
-def _attention_layers(model: nn.Module) -> list[AttentionLayer]:
+def attention_layers(model: nn.Module) -> list[AttentionLayer]:
+    """The attention layers of a model, in its order; raises if none of them can be watched."""
     if not isinstance(model, nn.Module):
         raise BadArgument("model", expected="a torch.nn.Module", got=type(model).__name__)
     from rearview.observation.watching.rearview_layers import rearview_layers

@@ -6,6 +6,7 @@ returns its result, and reports the call.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,9 @@ from rearview.attention import MaskedSelfAttention, attend
 from rearview.attention.call import Call
 from rearview.attention.graph_break import outside_graphs
 from rearview.attention.layer_call import LayerCall
+from rearview.attention.mask_edits import edited, edits_of
 from rearview.errors import Unsupported
-from rearview.masks import Mask
+from rearview.masks import Mask, causal
 from rearview.masks.lagged import Lagged
 from rearview.models import BERT
 from rearview.models.attention import CrossAttention, SelfAttention
@@ -45,24 +47,51 @@ def _kind(model: nn.Module, name: str, module: nn.Module) -> str:
 @contextmanager
 def watching(layers: list[AttentionLayer], see: Callable[[LayerCall], None]) -> Iterator[None]:
     """Report every call of these layers to `see`."""
+    with _attending({layer.module: _Attend(layer.module, _reporter(layer, see)) for layer in layers}):
+        yield
+
+
+@contextmanager
+def with_edits(modules: list[nn.Module]) -> Iterator[None]:
+    """Compute the attention of these layers with the edits of their masks (`rearview.attention.mask_edits`)."""
+    # The function of a layer that is watched reads the edits already.
+    with _attending({module: _Attend(module) for module in modules if "attend" not in module.__dict__}):
+        yield
+
+
+@contextmanager
+def _attending(functions: dict[nn.Module, _Attend]) -> Iterator[None]:
+    """Let each module call its function instead of `attend`."""
+    before = {module: module.__dict__.get("attend") for module in functions}
     try:
-        for layer in layers:
-            layer.module.__dict__["attend"] = _Reporting(_reporting(layer, see))
+        for module, function in functions.items():
+            module.__dict__["attend"] = function
         yield
     finally:
-        for layer in layers:
+        for module, function in before.items():
             # The class has the plain function.
-            layer.module.__dict__.pop("attend", None)
+            module.__dict__.pop("attend", None)
+            if function is not None:
+                module.__dict__["attend"] = function
 
 
-class _Reporting:
-    """A function that reports calls. In a copy of the layer, or in a file, it is `attend` itself."""
+class _Attend:
+    """`attend` for one layer, with the edits of its mask, and reported. A copy of the layer has `attend` itself."""
 
-    def __init__(self, function: Callable[..., Tensor]):
-        self.function = function
+    def __init__(self, module: nn.Module, report: Callable[..., None] | None = None):
+        self._module, self._report = weakref.ref(module), report
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.function(*args, **kwargs)
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, *, engine: str = "auto", mask: Mask = causal(), **options: Any
+    ) -> Tensor:
+        module = self._module()
+        if module is not None and edits_of(module):
+            _check_positions(mask, "edited")
+            mask = edited(module, mask, heads=query.shape[1])
+        out = attend(query, key, value, engine=engine, mask=mask, **options)
+        if self._report is not None:
+            self._report(query, key, value, {"mask": mask, **options})
+        return out
 
     def __reduce__(self) -> Any:
         return _plain, ()
@@ -72,27 +101,20 @@ def _plain() -> Callable[..., Any]:
     return attend
 
 
-def _reporting(layer: AttentionLayer, see: Callable[[LayerCall], None]) -> Callable[..., Tensor]:
+def _reporter(layer: AttentionLayer, see: Callable[[LayerCall], None]) -> Callable[..., None]:
     def report(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> None:
         call = Call.of(query, key, value, **options).gathered()
-        if _is_uneven(call.mask):
-            raise Unsupported(
-                "Prompts of unequal length cannot be watched together",
-                ["their positions in the cache differ, and so do their masks"],
-                advice="Generate from prompts of equal length, or from one at a time.",
-            )
+        _check_positions(call.mask, "watched")
         see(LayerCall(layer.module, call, is_cross=layer.kind == "cross"))
 
     # A compiled model runs this as it is, between two graphs.
-    report_outside = outside_graphs(report)
-
-    def watched(query: Tensor, key: Tensor, value: Tensor, *, engine: str = "auto", **options: Any) -> Tensor:
-        out = attend(query, key, value, engine=engine, **options)
-        report_outside(query, key, value, options)
-        return out
-
-    return watched
+    return outside_graphs(report)
 
 
-def _is_uneven(mask: Mask) -> bool:
-    return any(isinstance(part, Lagged) for part in mask.walk())
+def _check_positions(mask: Mask, what: str) -> None:
+    if any(isinstance(part, Lagged) for part in mask.walk()):
+        raise Unsupported(
+            f"Prompts of unequal length cannot be {what} together",
+            ["their positions in the cache differ, and so do their masks"],
+            advice="Generate from prompts of equal length, or from one at a time.",
+        )

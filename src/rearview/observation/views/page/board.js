@@ -270,7 +270,7 @@ function pan(dx, dy) {
 }
 
 // The number of positions per cell at the largest zoom.
-const finest = () => (head().exact ? 1 : layer().bin);
+const finest = () => (head().exact || (tileSource && !changed) ? 1 : layer().bin);
 
 // The middle of the chosen cell: key, query.
 function middle() {

@@ -1,6 +1,7 @@
 // The layers and heads of the page, with their numbers in one packed block.
 
-const changed = data.kind === "diff";
+// Whether a difference is shown, its layers, and the bytes of all arrays.
+let [changed, layers, block] = [false, [], null];
 
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -8,7 +9,14 @@ async function unpacked(text) {
   return new Response(stream).arrayBuffer();
 }
 
-const block = await unpacked(data.block);
+// Shows these layers and heads from now on; `bytes` are their arrays.
+function openData(contents, bytes) {
+  [data, changed, layers, block] = [contents, contents.kind === "diff", contents.layers, bytes];
+  for (const cache of [unpackedArrays, cachedArrays, thumbnails, liveSheets]) cache.clear();
+  [picture, currentSheet] = [null, null];
+  Object.assign(state, { cell: null, pinned: false, view: null });
+  if (!data.scales.includes(state.scale)) state.scale = data.scales[0];
+}
 
 // An array is {at, code, shape}; its first axis is the head, and has size 1 where all heads share it.
 function numbers(array, head) {
@@ -20,8 +28,7 @@ function numbers(array, head) {
   return Float32Array.from(codes, (code) => (code ? Math.sign(code) * array.largest * 2 ** (((Math.abs(code) - 1) / 32766) * 32 - 32) : 0));
 }
 
-const layers = data.layers;
-const state = { layer: 0, head: 0, scale: data.scales[0], metric: "maps", cell: null, pinned: false, view: null };
+const state = { layer: 0, head: 0, scale: "log", metric: "maps", cell: null, pinned: false, view: null };
 const layer = () => layers[state.layer];
 const head = () => layer().heads[state.head];
 

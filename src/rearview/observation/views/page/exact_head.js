@@ -15,9 +15,46 @@ const wholeSheet = (l = state.layer, h = state.head) => ({
 
 const isExact = (view) => head().exact !== undefined && view.x1 - view.x0 <= MOST_EXACT && view.y1 - view.y0 <= MOST_EXACT;
 
+// A page with a server sets this to a function (layer, head, part) -> Promise of {map, uniform, first}; a part is
+// {left, right, top, bottom, bin}. Every view then gets a sheet of its own resolution.
+let tileSource = null;
+const liveSheets = new Map();
+const MOST_LIVE_SHEETS = 24;
+
+// The part that covers a view with at most MOST_EXACT cells per side; null where the whole map is as fine.
+function partFor({ x0, x1, y0, y1 }) {
+  const { start, queries, keys, bin: coarsest } = layer();
+  let bin = 1;
+  while (Math.max(x1 - x0, y1 - y0) > MOST_EXACT * bin) bin *= 2;
+  if (tileSource === null || changed || bin >= coarsest) return null;
+  const [left, top] = [Math.floor(x0 / bin) * bin, start + Math.floor((y0 - start) / bin) * bin];
+  return { left, right: Math.min(keys, Math.ceil(x1 / bin) * bin), top, bottom: Math.min(start + queries, start + Math.ceil((y1 - start) / bin) * bin), bin };
+}
+
+// The live sheet of a view if it has arrived; otherwise it is asked for, and drawn when it arrives.
+let waiting = null;
+function liveSheet(part) {
+  const [l, h] = [state.layer, state.head];
+  const name = [l, h, part.left, part.right, part.top, part.bottom, part.bin].join();
+  if (liveSheets.has(name)) return liveSheets.get(name);
+  clearTimeout(waiting);
+  waiting = setTimeout(async () => {
+    const numbers = await tileSource(l, h, part).catch(() => null);
+    if (numbers === null) return;
+    if (liveSheets.size >= MOST_LIVE_SHEETS) liveSheets.delete(liveSheets.keys().next().value);
+    const [rows, columns] = [Math.ceil((part.bottom - part.top) / part.bin), Math.ceil((part.right - part.left) / part.bin)];
+    liveSheets.set(name, { ...numbers, bin: part.bin, left: part.left, top: part.top, rows, columns, name });
+    if (state.layer === l && state.head === h) drawBoard();
+  }, 40);
+  return null;
+}
+
 // The sheet of a view; the same object as long as nothing has changed.
 let currentSheet = null;
 function sheetFor(view) {
+  const part = head().exact ? null : partFor(view);
+  const live = part && liveSheet(part);
+  if (live) return live;
   const exact = isExact(view);
   const edges = exact ? [Math.floor(view.x0), Math.ceil(view.x1), Math.floor(view.y0), Math.ceil(view.y1)] : [];
   const name = [state.layer, state.head, ...edges].join();

@@ -2,12 +2,12 @@
 
 const LEFT = 58;
 const TOP = 20;
-const most = Math.max(...layers.map((one) => one.heads.length));
+const mostHeads = () => Math.max(...layers.map((one) => one.heads.length));
 const thumbnails = new Map();
 
 function headSize() {
   const room = at("heads-scroll").clientWidth - LEFT - 2;
-  return Math.max(26, Math.min(Math.max(56, Math.floor(560 / layers.length)), 128, Math.floor(room / most)));
+  return Math.max(26, Math.min(Math.max(56, Math.floor(560 / layers.length)), 128, Math.floor(room / mostHeads())));
 }
 
 function thumbnail(l, h) {
@@ -34,15 +34,17 @@ function written(name, x) {
 const css = (word) => `rgb(${word & 255} ${(word >> 8) & 255} ${(word >> 16) & 255})`;
 const bright = (word) => 0.3 * (word & 255) + 0.59 * ((word >> 8) & 255) + 0.11 * ((word >> 16) & 255) > 140;
 
-const cells = layers.flatMap((one, l) => one.heads.map((_, h) => [l, h]));
-const alike = layers.every((one) => one.heads.every((each, h) => each.head === (layers[0].heads[h] ?? each).head));
+const allHeads = () => layers.flatMap((one, l) => one.heads.map((_, h) => [l, h]));
+const numberedAlike = () => layers.every((one) => one.heads.every((each, h) => each.head === (layers[0].heads[h] ?? each).head));
 let metric = null;
 
 const overview = matrix(at("heads"), {
-  rows: layers.length, columns: most, left: LEFT, top: TOP, apart: [1, 22], slow: true,
+  get rows() { return layers.length; },
+  get columns() { return mostHeads(); },
+  left: LEFT, top: TOP, apart: [1, 22], slow: true,
   size: () => ({ wide: headSize(), high: headSize() }),
   rowLabel: (l) => layers[l].short,
-  columnLabel: (h) => (alike ? layers.find((one) => one.heads[h]).heads[h].head : h),
+  columnLabel: (h) => (numberedAlike() ? layers.find((one) => one.heads[h]).heads[h].head : h),
   paint(pen, [l, h], [x, y, wide, high]) {
     if (!metric) {
       pen.imageSmoothingEnabled = layers[l].columns > wide;
@@ -67,7 +69,7 @@ const isHead = ([l, h]) => layers[l].heads[h] !== undefined;
 
 function drawHeads() {
   metric = state.metric === "maps" ? null : metricOf(state.metric);
-  overview.draw(cells);
+  overview.draw(allHeads());
 }
 
 // Scrolls a long list to the chosen head, without scrolling the page.
@@ -85,14 +87,19 @@ function tellHead(l, h) {
 }
 
 function beginHeads() {
-  at("metric").append(make("option", { value: "maps", textContent: "maps" }),
-    ...Object.entries(data.metrics).map(([value, { name }]) => make("option", { value, textContent: name })));
   at("metric").onchange = () => {
     state.metric = at("metric").value;
     drawHeads();
     tellHead(state.layer, state.head);
   };
-  const canvas = at("heads");
-  canvas.ariaLabel = `${layers.length} layers with up to ${most} heads. Arrow keys choose one; the selects below do the same.`;
   at("heads-note").textContent = "rows: layers · columns: heads";
+}
+
+// The figures that can be shown for these heads.
+function showMetrics() {
+  at("metric").replaceChildren(make("option", { value: "maps", textContent: "maps" }),
+    ...Object.entries(data.metrics).map(([value, { name }]) => make("option", { value, textContent: name })));
+  if (state.metric !== "maps" && !(state.metric in data.metrics)) state.metric = "maps";
+  at("metric").value = state.metric;
+  at("heads").ariaLabel = `${layers.length} layers with up to ${mostHeads()} heads. Arrow keys choose one; the selects below do the same.`;
 }

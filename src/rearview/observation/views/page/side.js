@@ -33,8 +33,13 @@ function numbersOfCell() {
     const exact = exactQuery(query);
     return { mass: exact.weight(key), uniform: exact.hears(key) ? 1 / exact.count : 0 };
   }
-  const { map, uniform, columns } = sheet();
-  const n = rowOf(query) * columns + columnOf(key);
+  let { map, uniform, columns, rows, bin, left, top } = sheet();
+  let [row, column] = [Math.floor((query - top) / bin), Math.floor((key - left) / bin)];
+  if (row < 0 || column < 0 || row >= rows || column >= columns) {
+    ({ map, uniform, columns, bin, left, top } = wholeSheet());
+    [row, column] = [Math.floor((query - top) / bin), Math.floor((key - left) / bin)];
+  }
+  const n = row * columns + column;
   return { mass: map[n], uniform: uniform[n], before: changed ? of("before")[n] : null };
 }
 
@@ -122,9 +127,27 @@ function chooseQuery(position) {
 // The share of a query's attention that goes to a key, or to its bin.
 function heardBy(query) {
   if (isExact(state.view)) return exactQuery(query).weight;
-  const { map, columns } = sheet();
-  const row = rowOf(query);
-  return (key) => map[row * columns + columnOf(key)];
+  const row = liveRow(query);
+  if (row) return (key) => row[key];
+  const { map, columns, bin, left, top } = wholeSheet();
+  return (key) => map[Math.floor((query - top) / bin) * columns + Math.floor((key - left) / bin)];
+}
+
+// A page with a server sets this to a function (layer, head, query) -> Promise of the query's weights on all keys.
+let rowSource = null;
+let latestRow = null;
+function liveRow(query) {
+  if (rowSource === null || changed) return null;
+  const [l, h, rows] = [state.layer, state.head, block];
+  const name = [l, h, query].join();
+  if (latestRow?.name === name && latestRow.rows === rows) return latestRow.weights;
+  latestRow = { name, rows, weights: null };
+  const mine = latestRow;
+  rowSource(l, h, query).then((weights) => {
+    mine.weights = weights;
+    if (latestRow === mine) shadeText();
+  }, () => {});
+  return null;
 }
 
 function shadeText() {

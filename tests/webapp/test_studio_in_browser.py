@@ -1,0 +1,328 @@
+"""The studio in a real browser: each view is used as a person would, with mouse and keys, and the network off."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from rearview.models import GPT, GPTConfig
+from rearview.text import ByteTokenizer
+from rearview.text_model import TextModel
+from rearview.webapp import Studio
+from tests.browser import a_browser
+from tests.webapp.conftest import model
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 375, "height": 667},
+    "has_touch": True,
+    "is_mobile": True,
+    "color_scheme": "dark",
+}
+TEXT = "I love sushi. Emma loves street food."
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def studio() -> Iterator[Studio]:
+    other = model(layers=2)
+    with torch.no_grad():
+        for parameter in other.model.parameters():
+            parameter.mul_(1.5)
+    with Studio([model(), TextModel("other", other.model, other.tokenizer)], [], text=TEXT) as running:
+        yield running
+
+
+@contextmanager
+def opened(browser: Browser, studio: Studio, fragment: str = "", **settings: Any) -> Iterator[Page]:
+    """The page; an error, a message of the console or a request to another host is a failure."""
+    context = browser.new_context(**(settings or DESK))
+    context.set_default_timeout(20_000)
+    troubles: list[str] = []
+    own = f"http://127.0.0.1:{studio.port}/"
+    context.route(lambda url: not url.startswith(own), lambda route: route.abort())
+    page = context.new_page()
+    page.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((own, "about:", "data:")) else troubles.append(request.url),
+    )
+    page.goto(studio.url)
+    if fragment:
+        page.goto("about:blank")
+        page.goto(own + fragment)
+    page.locator("body[data-ready]").wait_for()
+    yield page
+    context.close()
+    assert troubles == []
+
+
+def until(page: Page, condition: str) -> None:
+    # As a function: a string would be evaluated by the page, which its policy forbids.
+    page.wait_for_function(f"() => {condition}")
+
+
+def idle(page: Page) -> None:
+    until(page, "document.body.dataset.busy === ''")
+
+
+def open_view(page: Page, name: str) -> None:
+    page.click(f"#tab-{name}")
+    idle(page)
+
+
+def test_reading_and_typing_again(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        assert page.inner_text("#facts") == "2 layers, 4 heads · 37 positions"
+        assert "37 tokens" in page.inner_text("#source-note")
+        assert page.locator("#next li").count() == 10
+        before = page.evaluate("document.body.dataset.run")
+        page.fill("#input", "Another text")
+        until(page, f"document.body.dataset.run !== {before!r}")
+        idle(page)
+        assert page.inner_text("#facts").endswith("12 positions")
+        page.check("#surprise")
+        assert page.locator("#surprises button").count() == 12
+        page.locator("#text button").nth(5).click()
+        assert "query 5" in page.inner_text("#reading")
+
+
+def test_a_cell_is_worked_out(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        page.locator("#board").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        page.locator("#why-card").wait_for()
+        idle(page)
+        rows = page.locator("#why tr").all_inner_texts()
+        assert [row.split("\t")[0] for row in rows] == [
+            "q",
+            "k",
+            "q · k",
+            "× scale",
+            "mask",
+            "exp",
+            "Σ",
+            "weight",
+            "× v",
+        ]
+        weight = page.inner_text("#value")
+        assert rows[7].endswith(weight)
+        page.uncheck("#why-mask")
+        assert page.locator("#why tr").nth(7).inner_text() != rows[7]
+        page.click("#why-steps")
+        frame = page.frame_locator("#why-frame iframe")
+        frame.locator("body").wait_for()
+        assert "Layer 0, head" in frame.locator("h1").inner_text()
+
+
+def test_zooming_asks_for_exact_tiles(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        page.fill("#input", TEXT * 7)
+        until(page, "document.getElementById('facts').textContent.includes('256 positions')")
+        idle(page)
+        page.locator("#board").focus()
+        for _ in range(3):
+            page.keyboard.press("+")
+        until(page, "document.getElementById('board').dataset.bin === '1'")
+        assert page.inner_text("#resolution") == "One cell is one query and one key, with its exact weight."
+
+
+def test_a_mask_is_edited_drawn_and_run(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "mask")
+        page.fill("#expression", "causal() & window(3)")
+        until(page, "document.getElementById('mask-diff').textContent.includes('91 pairs')")
+        page.fill("#expression", "causal(")
+        page.locator("#mask-error").wait_for()
+        page.fill("#expression", "causal()")
+        until(page, "document.getElementById('mask-diff').textContent.startsWith('The same pairs')")
+        page.locator("#mask-error").wait_for(state="hidden")
+        box = page.locator("#mask-cells").bounding_box()
+        assert box is not None
+        size = (box["width"] - 30) / 16
+        page.mouse.move(box["x"] + 30 + 10.5 * size, box["y"] + 20 + 2.5 * size)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 30 + 12.5 * size, box["y"] + 20 + 2.5 * size, steps=4)
+        page.mouse.up()
+        until(page, "document.getElementById('mask-diff').textContent.includes('3 only here')")
+        assert page.input_value("#expression").startswith("ranges([[0, 0], [0, 0], [0, 10]")
+        page.fill("#expression", "window(2)")
+        page.click("#mask-run")
+        until(page, "document.getElementById('title').textContent.includes('window(2)')")
+        idle(page)
+        assert page.locator("#view-compare #maps").count() == 1
+        assert "little & window(2)" in page.inner_text("#compared-said")
+
+
+def test_writing_with_and_without_the_mask(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "write")
+        page.fill("#new-tokens", "8")
+        page.check("#beside")
+        page.click("#write")
+        until(page, "document.querySelectorAll('#pages .new').length === 16")
+        idle(page)
+        assert page.locator("#pages h3").all_inner_texts() == ["with the mask", "without the mask"]
+        token = page.locator("#pages .new").nth(3)
+        token.hover()
+        assert "had a probability of" in page.locator("#pages .said").first.inner_text()
+        assert page.locator("#pages .bars").first.locator("li").count() == 8
+
+
+def test_writing_can_be_stopped(browser: Browser):
+    slow = model()
+    slow.model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+    with Studio([slow], [], text="I love") as running, opened(browser, running) as page:
+        open_view(page, "write")
+        page.fill("#new-tokens", "240")
+        page.click("#write")
+        until(page, "document.querySelectorAll('#pages .new').length > 2")
+        page.click("#write-stop")
+        idle(page)
+        assert page.locator("#pages .new").count() < 240
+        assert page.is_enabled("#write")
+
+
+def test_cutting_and_ranking(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "cut")
+        page.select_option("#cut-layer", "1")
+        page.select_option("#cut-head", "1")
+        page.select_option("#cut-key", "4")
+        page.click("#cut-add")
+        page.locator("#cut-result li").first.wait_for()
+        assert page.inner_text("#cuts") == "✕ layer 1, head 1: every query → key 4 “v”"
+        assert re.search(r"The loss of the text goes from 5\.\d+ to 5\.\d+", page.inner_text("#cut-result"))
+        page.click("#rank-tokens")
+        page.locator("#ranked tbody tr").first.wait_for()
+        assert page.locator("#ranked tbody tr").count() == 24
+        page.click("#rank-heads")
+        until(page, "document.querySelectorAll('#ranked tbody tr').length === 4")
+        page.click("#cut-clear")
+        assert page.locator("#cuts li").count() == 0
+
+
+def test_the_audit_ends_with_a_verdict(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "peek")
+        page.locator("#peek-text button").nth(5).click()
+        until(page, "document.getElementById('peek-said').textContent.includes('No earlier output moved')")
+        page.click("#peek")
+        page.locator(".verdict").wait_for()
+        assert page.inner_text(".verdict") == "PROVEN"
+        assert page.locator("#checks .passed").count() >= 6
+        with page.expect_download() as download:
+            page.click("text=Save the report as one file")
+        assert download.value.suggested_filename == "audit.html"
+
+
+def test_two_models_are_compared(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "compare")
+        page.select_option("#compare-second", "other")
+        page.click("#compare")
+        until(page, "document.getElementById('title').textContent.includes('other')")
+        idle(page)
+        assert page.inner_text("#title") == "What changed from little to other"
+        # Back in the first view, the maps are those of one model again.
+        open_view(page, "read")
+        until(page, "document.getElementById('title').textContent === 'little'")
+
+
+def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "learn")
+        assert page.locator("#tour li").count() == 8
+        page.click("text=Show five tokens")
+        idle(page)
+        assert page.input_value("#mask-length") == "5"
+        open_view(page, "learn")
+        page.click("text=Show the arithmetic")
+        page.locator("#why-card").wait_for()
+
+
+def test_an_address_restores_the_view(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        page.fill("#input", "abc def")
+        until(page, "document.getElementById('facts').textContent.includes('7 positions')")
+        idle(page)
+        page.select_option("#layer", "1")
+        page.select_option("#head", "1")
+        page.locator("#main").focus()
+        page.keyboard.press("2")
+        idle(page)
+        fragment = page.evaluate("location.hash")
+    with opened(browser, studio, fragment) as page:
+        assert page.input_value("#input") == "abc def"
+        assert page.locator("#view-mask").is_visible()
+        page.click("#tab-read")
+        assert page.inner_text("#h-head") == "Layer 1, head 1"
+
+
+def test_saving_as_one_file(browser: Browser, studio: Studio, tmp_path: Path):
+    with opened(browser, studio) as page:
+        with page.expect_download() as download:
+            page.click("#save")
+        download.value.save_as(tmp_path / "attention.html")
+    assert (tmp_path / "attention.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_phone_in_the_dark(browser: Browser, studio: Studio):
+    with opened(browser, studio, **PHONE) as page:
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        for name in ("mask", "write", "cut", "peek", "compare", "learn"):
+            open_view(page, name)
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+
+
+def test_every_control_has_a_name(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        unnamed = page.evaluate(
+            """() => [...document.querySelectorAll("button, input, select, textarea, canvas[tabindex]")].filter((e) => {
+              const named = e.labels?.length || e.ariaLabel || e.textContent.trim() || e.title;
+              return !(named || e.getAttribute("aria-describedby"));
+            }).map((e) => e.id)"""
+        )
+        assert unnamed == []
+
+
+def test_a_long_text_stays_responsive(browser: Browser):
+    torch.manual_seed(0)
+    config = GPTConfig(vocab_size=257, context=1 << 17, layers=1, heads=1, width=8, positions="rotary")
+    long = TextModel("long", GPT(config).eval(), ByteTokenizer())
+    with Studio([long], [], text="start") as running, opened(browser, running) as page:
+        page.evaluate("document.getElementById('input').value = 'All work and no play. '.repeat(500)")
+        page.evaluate("document.getElementById('input').dispatchEvent(new Event('input'))")
+        until(page, "document.getElementById('facts').textContent.includes('11,000 positions')")
+        idle(page)
+        page.locator("#board").focus()
+        page.evaluate(
+            """() => {
+              window.frames_drawn = 0;
+              const tick = () => { window.frames_drawn += 1; requestAnimationFrame(tick); };
+              tick();
+            }"""
+        )
+        for _ in range(8):
+            page.keyboard.press("+")
+            page.wait_for_timeout(100)
+        frames = page.evaluate("() => window.frames_drawn")
+        assert frames > 10
+        until(page, "Number(document.getElementById('board').dataset.bin) < 43")
