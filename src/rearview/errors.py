@@ -12,7 +12,18 @@ from collections.abc import Sequence
 
 
 class RearviewError(Exception):
-    """The base class of all errors of Rearview."""
+    """The base class of all errors of Rearview.
+
+    Its text may quote a file that nobody trusts, so control characters other than newlines are written out: a terminal
+    would obey them.
+
+    >>> print(RearviewError("its activation is \x1b[2Jgelu"))
+    its activation is \\x1b[2Jgelu
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 class BadArgument(RearviewError, ValueError):

@@ -131,7 +131,7 @@ def test_a_gate_is_one_line_and_a_file(rearview, models: str, tmp_path: Path, mo
     whole = json.loads((tmp_path / "gate.json").read_text())
     assert (whole["verdict"], whole["exit_code"], whole["must_prove"]) == ("PROVEN", 0, True)
     assert whole["fingerprint"]["weights"][:12] in line
-    assert line.endswith(f"  assuming {'; '.join(whole['proof']['assumptions'])}")
+    assert line.endswith(f"  assuming: {'; '.join(whole['proof']['assumptions'])}")
     assert len(whole["fingerprint"]["code"]) == 64
     assert whole["proof"]["assumptions"]
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

@@ -98,8 +98,8 @@ def test_the_commands_that_it_suggests_work(
 ):
     monkeypatch.chdir(tmp_path)
     commands = [line.split("rearview ")[1].split("   ")[0] for line in whole[1].splitlines() if "  rearview " in line]
-    assert [command.split()[0] for command in commands] == ["explain", "compare", "mask"]
-    assert rearview(*commands[0].split()).code == 0
+    assert [command.split()[0] for command in commands] == ["studio", "explain", "compare", "mask"]
+    assert rearview(*commands[1].split()).code == 0
     assert (tmp_path / "restaurant.html").exists()
 
 

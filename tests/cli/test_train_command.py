@@ -262,7 +262,7 @@ def test_a_folder_that_another_process_writes_to_is_refused(rearview, text: Path
 def test_the_options_are_the_settings_of_a_run():
     """An option without a setting would be ignored; another default would make the command differ from Python."""
     options = {param.name: param.default for param in get_command(app).params}
-    for name in ("out", "resume", "help"):
+    for name in ("out", "resume", "processes", "help"):
         options.pop(name, None)
     defaults = {each.name: each.default for each in fields(RunConfig)}
     assert options.keys() <= defaults.keys()
@@ -310,3 +310,66 @@ def test_a_terminal_gets_a_bar(rearview, text: Path, out: Path, monkeypatch: pyt
     assert "\x1b[" in done.out
     assert "12/12" in done.out
     assert "tokens/s" in done.out
+
+
+TWO = ("--processes", "2", "--threads", "1", "--precision", "float32")
+
+
+def wait_for_checkpoint(running: subprocess.Popen[str], out: Path, step: int) -> None:
+    while not any(int(path.name.removeprefix("step-")) >= step for path in checkpoints(out)):
+        time.sleep(0.05)
+        assert running.poll() is None, running.communicate()[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
+def test_a_killed_process_ends_the_others_and_the_run_goes_on(rearview, text: Path, out: Path):
+    """At another number of processes: here in one."""
+    options = ("--text", str(text), "--out", str(out), *SMALL, "--steps", "1000000", "--warmup", "5", "--shard", *TWO)
+    running = started(*options, "--eval-every", "0", "--sample-every", "0", "--save-every", "2")
+    wait_for_checkpoint(running, out, step=4)
+    pids = list(map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()))
+    killed = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    _, complained = running.communicate(timeout=60)
+    assert time.monotonic() - killed < 60
+    assert running.returncode == 2
+    last = checkpoints(out)[-1]
+    assert complained.splitlines() == [
+        "rearview: rank 0 stops training: another rank has ended or cannot be reached. The last checkpoint is intact.",
+        f"rearview: rank 1 (process {pids[1]}) was ended by SIGKILL, so the others were stopped. The last "
+        f"checkpoint is {last}. To resume: rearview train --resume {out} --processes 2",
+    ]
+    step = int(last.name.removeprefix("step-"))
+    done = rearview("train", "--resume", str(out), "--steps", str(step + 2))
+    assert (done.code, done.err) == (0, "")
+    assert [record["step"] for record in read_metrics(out) if "loss" in record] == list(range(1, step + 3))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent")
+def test_ctrl_c_saves_in_several_processes(text: Path, out: Path):
+    running = started("--text", str(text), "--out", str(out), *LONG, "--steps", "1000000", "--warmup", "5", *TWO)
+    wait_for_steps(running)
+    running.send_signal(signal.SIGINT)
+    said, complained = running.communicate(timeout=60)
+    assert running.returncode == 130
+    # One process speaks for all.
+    assert complained.splitlines() == ["", "Finishing the step and saving (press again to stop at once)"]
+    step = int(checkpoints(out)[-1].name.removeprefix("step-"))
+    assert step > 0
+    assert f"Stopped after step {step}, and saved. To resume: rearview train --resume {out}\n" in said
+
+
+def test_torchrun_starts_it_too(text: Path, out: Path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rearview"]
+    done = subprocess.run(
+        [*command, "train", "--text", str(text), "--out", str(out), *QUICK],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 processes on cpu; each has a copy of the model.\nGPT with ")
+    # Rank 0 alone prints: three checkpoints, once each.
+    assert (done.stdout.count("Done."), done.stdout.count("  saved ")) == (1, 3)

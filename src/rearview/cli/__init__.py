@@ -42,7 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 0 if done.code is None else 2
     except RearviewError as error:
-        print(f"rearview: {error}", file=sys.stderr)
+        # In one piece: several processes may write at once.
+        sys.stderr.write(f"rearview: {error}\n")
         code = 2
     except KeyboardInterrupt:
         code = INTERRUPTED

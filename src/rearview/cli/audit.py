@@ -27,9 +27,7 @@ def audit(
         str | None,
         typer.Option("--contract", "-c", help="Mask expression that the model must obey. By default causal()."),
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full/--quick", help="Thorough checks, or checks that take seconds, which is the default.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Thorough checks, or checks that take seconds.")] = False,
     must_prove: Annotated[
         bool, typer.Option("--must-prove", help="Pass only if the verdict is PROVEN; HELD exits with 3.")
     ] = False,
@@ -63,7 +61,7 @@ def audit(
         tuple[str, str], typer.Option("--diff", metavar="A.json B.json", help="Compare two reports instead.")
     ] = ("", ""),
 ) -> None:
-    """Check that a model only looks back: evidence, a proof, and where it peeks.
+    """Check that a model only looks back: evidence, a proof, and the line that leaks.
 
     Exit codes: 0 for PROVEN or HELD, 1 for LEAKS, 2 if something failed, 3 for
     INCONCLUSIVE, and with --must-prove for HELD as well. --diff exits with 1 if

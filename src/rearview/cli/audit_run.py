@@ -132,7 +132,7 @@ def _print(report: Report, *, as_json: bool, gate: bool) -> None:
         print(report.to_json(), end="")
     elif gate:
         print(report.line)
-        if not report.ok:
+        if not report.verdict.ok:
             print(f"  {report.why}")
     else:
         terminal = console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,13 +14,15 @@ Base = TyperCommand if TYPE_CHECKING else object
 
 class _PlainFlags(Base):
     def get_params(self, ctx: Any) -> list[Any]:
-        params = list(super().get_params(ctx))
+        params: list[Any] = list(super().get_params(ctx))
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
-            elif getattr(param, "multiple", False):
+            elif getattr(param, "multiple", False) and param.metavar is None:
                 # Typer shows the type of the list.
                 param.metavar = "<str>"
+            elif getattr(param, "nargs", 1) == -1:
+                param.display_type_rich = lambda ctx: "<str>"
         return params
 
 
@@ -44,3 +47,19 @@ def option_name(name: str) -> str:
     '--kv-heads'
     """
     return "--" + name.replace("_", "-")
+
+
+def words_of(values: Mapping[str, object]) -> list[str]:
+    """The words of a command line with these options.
+
+    >>> words_of({"text": ("a.txt", "b.txt"), "steps": 9, "shard": True})
+    ['--text', 'a.txt', '--text', 'b.txt', '--steps', '9', '--shard']
+    """
+    words: list[str] = []
+    for name, value in values.items():
+        for each in value if isinstance(value, (tuple, list)) else [value]:
+            if isinstance(each, bool):
+                words.append(option_name(name) if each else option_name(f"no_{name}"))
+            else:
+                words += [option_name(name), str(each)]
+    return words

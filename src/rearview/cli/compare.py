@@ -37,6 +37,7 @@ from rearview.cli.training_options import (
     VocabSize,
     WeightDecay,
     Width,
+    with_sources,
 )
 from rearview.errors import BadArgument
 
@@ -126,5 +127,5 @@ def compare(
         return
     if resume is not None:
         raise typer.Exit(resume_comparison(resume))
-    settings = {name: value for name, value in ctx.params.items() if name not in FOLDERS}
+    settings = with_sources({name: value for name, value in ctx.params.items() if name not in FOLDERS})
     raise typer.Exit(start_comparison(settings, {name: settings[name] for name in settings if name in given}, out))

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rearview.cli.commands import option_name
+from rearview.cli.commands import words_of
 from rearview.cli.compare_progress import shown_comparison
 from rearview.cli.interrupt import Interrupt
+from rearview.cli.progress import reading
 from rearview.cli.terminal import console, show
 from rearview.comparison import Comparison, ComparisonConfig, ComparisonFinished, ComparisonRun, load, save
 from rearview.comparison.experiment import WITH, WITHOUT
@@ -25,7 +26,9 @@ def start_comparison(
     values = {**settings, "command": command_of(given)}
     if values.get("warmup", 0) is None and isinstance(steps := values["steps"], int):
         values["warmup"] = min(50, steps // 10)
-    return _run(ComparisonRun.start(ComparisonConfig.from_json(values), out), before_report)
+    with reading() as progress:
+        run = ComparisonRun.start(ComparisonConfig.from_json(values), out, progress=progress)
+    return _run(run, before_report)
 
 
 def resume_comparison(out: Path) -> int:
@@ -34,7 +37,9 @@ def resume_comparison(out: Path) -> int:
         print(f"The comparison in {out} is finished. This is its result.")
         present(out)
         return 0
-    return _run(ComparisonRun.resume(out), print)
+    with reading() as progress:
+        run = ComparisonRun.resume(out, progress=progress)
+    return _run(run, print)
 
 
 def present(out: Path) -> None:
@@ -50,8 +55,7 @@ def command_of(given: Mapping[str, object]) -> str:
     >>> command_of({"text": "my book.txt", "new_tokens": 9})
     "rearview compare --text 'my book.txt' --new-tokens 9"
     """
-    words = [word for name, value in given.items() for word in (option_name(name), str(value))]
-    return shlex.join(["rearview", "compare", *words])
+    return shlex.join(["rearview", "compare", *words_of(given)])
 
 
 def _run(run: ComparisonRun, before_report: Callable[[], None]) -> int:

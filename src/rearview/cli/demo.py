@@ -66,7 +66,9 @@ def _comparison(out: Path | None, *, quick: bool) -> None:
 
     paper = console()
     paper.print(Text("\n2. Training with the mask and without it", style="bold"))
-    paper.print("Does a model still learn to predict if it can see the answer? Both are trained, and examined.\n")
+    paper.print(
+        "Does a model learn to predict if it can see the answer? Two models are trained, and both are examined.\n"
+    )
     given = QUICK if quick else {}
     folder = Path(tempfile.mkdtemp(prefix="rearview-demo-")) if out is None else out
     raise typer.Exit(start_comparison(given, given, folder, before_report=_next))
@@ -75,6 +77,7 @@ def _comparison(out: Path | None, *, quick: bool) -> None:
 def _next() -> None:
     paper = console()
     paper.print(Text("\nNext", style="bold"))
+    paper.print("  rearview studio                                      all of it live in your browser, on any text")
     paper.print("  rearview explain restaurant --out restaurant.html    the first part as a page")
     paper.print("  rearview compare --text book.txt --out book          the second part with your own text")
     paper.print('  rearview mask "causal() & window(3)" --tokens "I love sushi very much"\n')

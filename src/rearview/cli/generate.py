@@ -44,12 +44,13 @@ def generate(
         bool, typer.Option("--greedy", help="Always choose the most probable token.", rich_help_panel=SAMPLING)
     ] = False,
     top_k: Annotated[
-        int | None, typer.Option(help="Sample from the k most probable tokens only.", rich_help_panel=SAMPLING)
+        int | None, typer.Option(help="Sample only from the k most probable tokens.", rich_help_panel=SAMPLING)
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            help="Sample from the most probable tokens that reach this probability only.", rich_help_panel=SAMPLING
+            help="Sample only from the most probable tokens whose probabilities add up to this number.",
+            rich_help_panel=SAMPLING,
         ),
     ] = None,
     repetition_penalty: Annotated[
@@ -67,7 +68,7 @@ def generate(
         bool,
         typer.Option(
             "--batch-invariant",
-            help="Compute every sequence with the bits that it has alone, so that no rounding decides a token.",
+            help="Compute the same bits for a sequence alone and in any batch, so that rounding never changes a token.",
         ),
     ] = False,
     draft: Annotated[

@@ -10,12 +10,15 @@ from types import FrameType, TracebackType
 class Interrupt:
     """In a `with` statement: call it to learn whether Ctrl-C or a termination signal has arrived.
 
+    Args:
+        doing: what the command does until it stops, to print; None to print nothing.
+
     >>> with Interrupt("Saving") as interrupt:
     ...     interrupt()
     False
     """
 
-    def __init__(self, doing: str):
+    def __init__(self, doing: str | None):
         self.doing = doing
         self.signal: int | None = None
         self._before: dict[int, object] = {}
@@ -41,6 +44,8 @@ class Interrupt:
         self.signal = number
         # The next signal has its usual effect: it ends the process.
         self._restore()
+        if self.doing is None:
+            return
         print(f"\n{self.doing} (press again to stop at once)", file=sys.stderr, flush=True)
 
     def _restore(self) -> None:

@@ -31,7 +31,8 @@ from rearview.models import BERT, GPT, T5
 from rearview.observation import Observation, ObservationDiff, observe
 from rearview.observation.views.scales import CHANGE_SCALES, SCALES, check_scale
 from rearview.observation.views.terminal_colours import depth_of
-from rearview.text import Tokenizer, load_tokenizer, token_labels
+from rearview.text import Tokenizer, token_labels
+from rearview.text_model import context_of, load_text_model
 
 # From this many tokens or parameters on, a line in a pipe says what is running.
 LONG, LARGE = 2048, 50_000_000
@@ -247,19 +248,8 @@ class LoadedModel:
 
 def loaded(folder: str, *, generate: int, options: dict[str, Any]) -> LoadedModel:
     """The model and the tokenizer in a folder: of Rearview, or of any architecture that transformers loads."""
-    from rearview.auditing.loading import folder as checkpoints
-    from rearview.models.checkpoint import load as load_own
-    from rearview.models.checkpoint.reader import ARCHITECTURES, read_config
-    from rearview.training.checkpoint.folders import model_folder
-
-    inside = model_folder(folder)
-    known = {name for architecture in ARCHITECTURES for name in architecture.types}
-    device = "cuda" if torch.cuda.is_available() else None
-    if read_config(inside).get("model_type") in known:
-        model: nn.Module = load_own(inside, device=device)
-    else:
-        model = checkpoints.load(str(inside)).model.to(device or "cpu")
-    return LoadedModel(Path(folder).resolve().name, model, load_tokenizer(inside), generate, options)
+    found = load_text_model(folder)
+    return LoadedModel(found.name, found.model, found.tokenizer, generate, options)
 
 
 def tokens_of(model: LoadedModel, text: str, length: int | None) -> tuple[list[int], str]:
@@ -267,7 +257,7 @@ def tokens_of(model: LoadedModel, text: str, length: int | None) -> tuple[list[i
     ids = model.tokenizer.encode(text, specials=True)
     if not ids:
         raise BadArgument("--text", expected="a text of at least one token", got="an empty text")
-    room = _context(model.model)
+    room = context_of(model.model)
     if length is not None and room is not None and length > room:
         expected = f"at most {room}, the number of positions of the model"
         raise BadArgument("--length", expected=expected, got=length)
@@ -276,15 +266,6 @@ def tokens_of(model: LoadedModel, text: str, length: int | None) -> tuple[list[i
         return ids, ""
     why = "because of --length" if length else f"because the model has {room:,} positions"
     return ids[:most], f"reading the first {most:,} of {len(ids):,} tokens, {why}"
-
-
-def _context(model: nn.Module) -> int | None:
-    config: Any = getattr(model, "config", None)
-    if isinstance(model, T5):
-        return None
-    names = ("max_position_embeddings", "n_positions", "context", "max_seq_len")
-    sizes = (getattr(config, name, None) for name in names)
-    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from rearview.cli.terminal import console
@@ -37,13 +37,14 @@ class AverageLoss:
 
 
 @contextmanager
-def bars(*columns: ProgressColumn, transient: bool = False) -> Iterator[Progress | None]:
+def bars(*columns: ProgressColumn, transient: bool = False, unit: str = "") -> Iterator[Progress | None]:
     """Progress bars with a name and these columns; None where the output is not a terminal."""
     if not console().is_terminal:
         yield None
         return
     # On a console of their own that knows its width: bars must not be wrapped.
-    shown = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed:.0f}/{task.total}"))
+    count = TextColumn("{task.completed:.0f}/{task.total}" + (f" {unit}" if unit else ""))
+    shown = (TextColumn("{task.description}"), BarColumn(bar_width=24), count)
     with Progress(*shown, *columns, console=Console(highlight=False), transient=transient) as progress:
         yield progress
 
@@ -62,6 +63,25 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextmanager
+def reading(*, shown: bool = True) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows how far a large text has been read: a bar, or a line for each pass over it."""
+    tasks: dict[str, TaskID] = {}
+    lines: set[str] = set()
+    with bars(TimeRemainingColumn(compact=True), transient=True, unit="MB") if shown else nullcontext() as progress:
+
+        def report(doing: str, done: int, total: int) -> None:
+            if progress is not None:
+                if doing not in tasks:
+                    tasks[doing] = progress.add_task(doing, total=round(total / 1e6, 1))
+                progress.update(tasks[doing], completed=done / 1e6)
+            elif shown and doing not in lines:
+                lines.add(doing)
+                say(console(), f"{doing}, {total / 1e6:,.0f} MB")
+
+        yield report
 
 
 def shown(events: Iterable[Event], *, tokens_per_step: int) -> Iterator[Event]:

@@ -15,7 +15,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
-from rearview.drawing.cells import width
+from rearview.drawing.cells import harmless, width
 from rearview.drawing.text import Drawing, Role
 
 STYLES: dict[Role, str] = {
@@ -58,12 +58,12 @@ def console(*, stderr: bool = False) -> Console:
 
 def note(text: str) -> None:
     """Print a remark to stderr, so that stdout has only what was asked for."""
-    print(f"rearview: {text}", file=sys.stderr, flush=True)
+    print(f"rearview: {harmless(text, keep=chr(10))}", file=sys.stderr, flush=True)
 
 
 def show(drawing: Drawing) -> None:
     """Print a drawing, coloured by the roles of its pieces."""
-    console().print(Text.assemble(*((piece.text, STYLES[piece.role]) for piece in drawing.pieces)))
+    console().print(Text.assemble(*((harmless(piece.text, keep="\n"), STYLES[piece.role]) for piece in drawing.pieces)))
 
 
 def prepare_output() -> None:

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from rearview.cli.commands import Command, given_options
+from rearview.cli.commands import Command, given_options, words_of
 from rearview.cli.training_options import (
     MODEL,
     OUTPUT,
+    PROCESSES,
     TRAINING,
     Accumulate,
     Batch,
@@ -37,6 +38,7 @@ from rearview.cli.training_options import (
     VocabSize,
     WeightDecay,
     Width,
+    with_sources,
 )
 
 app = typer.Typer(add_completion=False)
@@ -99,6 +101,23 @@ def train(
             rich_help_panel=TRAINING,
         ),
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of processes on this machine. For several machines, use torchrun.", rich_help_panel=PROCESSES
+        ),
+    ] = None,
+    shard: Annotated[
+        bool,
+        typer.Option(
+            "--shard/--no-shard",
+            help="Divide the parameters and the optimizer between the processes (FSDP2).",
+            rich_help_panel=PROCESSES,
+        ),
+    ] = False,
+    context_parallel: Annotated[
+        int, typer.Option(help="Number of processes that share each sequence.", rich_help_panel=PROCESSES)
+    ] = 1,
     device: Annotated[
         str,
         typer.Option(
@@ -123,15 +142,26 @@ def train(
     continues with --resume; its results are bit-identical to those of an
     uninterrupted run.
 
+    In several processes (--processes N, or torchrun) each has a part of every
+    batch. The batches, and up to rounding the losses, are those of one process.
+
     Examples:
     rearview train
     rearview train --text book.txt --out book
     rearview train --text book.txt --tokenizer bpe --mask "causal() & window(32)" --positions rotary --out windowed
     cat *.md | rearview train --text - --out notes
     rearview train --resume book
+    rearview train --text book.txt --processes 4 --shard --out large
+    torchrun --nproc-per-node 8 -m rearview train --text book.txt --out large
     """
     # Here, so that the help does not wait for torch.
-    from rearview.cli.train_run import run_training
+    from rearview.cli.train_run import run_training, start_processes
 
-    settings = {name: value for name, value in ctx.params.items() if name not in ("out", "resume")}
-    raise typer.Exit(run_training(settings, given_options(ctx), out=out, resume=resume))
+    settings = with_sources(
+        {name: value for name, value in ctx.params.items() if name not in ("out", "resume", "processes")}
+    )
+    given = given_options(ctx) - {"processes"}
+    if processes is not None:
+        arguments = words_of({name: ctx.params[name] for name in ctx.params if name in given})
+        raise typer.Exit(start_processes(processes, arguments, folder=out if resume is None else resume))
+    raise typer.Exit(run_training(settings, given, out=out, resume=resume))

@@ -2,31 +2,85 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rearview.cli.interrupt import Interrupt
-from rearview.cli.progress import shown
+from rearview.cli.progress import reading, shown
 from rearview.cli.terminal import note
 from rearview.drawing.cells import counted
-from rearview.errors import BadArgument, MissingExtra
-from rearview.training import Run, RunConfig, Stopped, newest
+from rearview.errors import BadArgument, MissingExtra, RearviewError
+from rearview.training import Event, Finished, Run, RunConfig, Stopped, checkpoints, newest
+from rearview.training.processes.launcher import launch
+from rearview.training.processes.world import RankFailed, World, failures_named, is_one_of_several, launcher_is_gone
 
+SAVING = "Finishing the step and saving"
 EXAMPLES = {"gpt": "The ", "bert": "the <mask>", "t5": "the <extra_id_0>"}
 
 
 def run_training(settings: Mapping[str, object], given: set[str], *, out: Path, resume: Path | None) -> int:
     """Train with the settings of the command line, of which `given` were given; the exit code."""
-    if resume is None:
-        run = Run.start(config_of(settings), out)
-    elif "out" in given:
+    if resume is not None and "out" in given:
         raise BadArgument("--out", expected="no other folder: a resumed run stays in its own", got=out)
-    else:
-        run = Run.resume(resume, **{name: settings[name] for name in given - {"resume"}})
+    if is_one_of_several():
+        return _in_one_of_several(settings, given, out=out, resume=resume)
+    run = _new_run(settings, given, out=out, resume=resume, world=None)
     _announce(run)
-    with Interrupt("Finishing the step and saving") as interrupt:
+    with Interrupt(SAVING) as interrupt:
         *_, last = shown(run.train(stop=interrupt), tokens_per_step=run.config.rows * run.config.context)
+    return _ended(run, last, interrupt)
+
+
+def start_processes(processes: int, arguments: Sequence[str], *, folder: Path) -> int:
+    """Start `rearview train` with these arguments in several processes on this machine; the exit code."""
+    try:
+        return launch("rearview", ["train", *arguments], processes=processes)
+    except RankFailed as failed:
+        if not checkpoints(folder):
+            raise
+        command = shlex.join(["rearview", "train", "--resume", str(folder), "--processes", str(processes)])
+        raise RankFailed(f"{failed} The last checkpoint is {newest(folder)}. To resume: {command}") from failed
+
+
+def _new_run(
+    settings: Mapping[str, object], given: set[str], *, out: Path, resume: Path | None, world: World | None
+) -> Run:
+    with reading(shown=world is None or world.is_first) as progress:
+        if resume is None:
+            return Run.start(config_of(settings), out, world=world, progress=progress)
+        changes = {name: settings[name] for name in given - {"resume"}}
+        return Run.resume(resume, world=world, progress=progress, **changes)
+
+
+def _in_one_of_several(settings: Mapping[str, object], given: set[str], *, out: Path, resume: Path | None) -> int:
+    """The same as one of several processes; rank 0 alone prints, unless another one fails."""
+    world = World.join(device=str(settings["device"]))
+    try:
+        with failures_named(world.rank, "before the first step"), world.together():
+            run = _new_run(settings, given, out=out, resume=resume, world=world)
+        if world.is_first:
+            _announce(run)
+        with Interrupt(SAVING if world.is_first else None) as interrupt, failures_named(world.rank, "training"):
+            events = run.train(stop=lambda: interrupt() or launcher_is_gone())
+            if world.is_first:
+                events = shown(events, tokens_per_step=run.config.rows * run.config.context)
+            *_, last = events
+            world.wait()
+    except RearviewError as error:
+        # What every process has found, rank 0 says.
+        if world.is_first or (isinstance(error, RankFailed) and str(error)):
+            raise
+        return 2
+    finally:
+        world.leave()
+    if world.is_first:
+        return _ended(run, last, interrupt)
+    return 0 if isinstance(last, Finished) else 128 + (interrupt.signal or 2)
+
+
+def _ended(run: Run, last: Event, interrupt: Interrupt) -> int:
     has_curve = _save_curve(run)
     folder = run.folder.path
     if isinstance(last, Stopped):
@@ -46,6 +100,8 @@ def config_of(settings: Mapping[str, object]) -> RunConfig:
 
 def _announce(run: Run) -> None:
     data, model, step = run.data, run.model, run.folder.step
+    if run.world is not None:
+        print(_described(run.world, run.config))
     print(
         f"{type(model).__name__} with {model.num_parameters():,} parameters. Text with {data.characters:,} characters "
         f"in {counted(data.documents, 'document', 'documents')}: {len(data.train) + len(data.validation):,} tokens, "
@@ -56,6 +112,13 @@ def _announce(run: Run) -> None:
         if step == run.config.steps:
             print(f"All {step} steps are done. To train further, give a larger --steps.")
     sys.stdout.flush()
+
+
+def _described(world: World, config: RunConfig) -> str:
+    how = "the parameters are divided between them" if config.shard else "each has a copy of the model"
+    if world.context_parallel > 1:
+        how += f", and {world.context_parallel} share each sequence"
+    return f"{world.size} processes on {world.device.type}; {how}."
 
 
 def _save_curve(run: Run) -> bool:

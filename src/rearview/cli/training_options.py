@@ -1,17 +1,19 @@
 """The options that `train` and `compare` share; each verb has its own defaults."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 # The panels of the help.
-TEXT, MODEL, TRAINING, OUTPUT = "Text", "Model", "Training", "Output"
+TEXT, MODEL, TRAINING, OUTPUT, PROCESSES = "Text", "Model", "Training", "Output", "Several processes"
 
 TextSource = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         metavar="FILE|FOLDER|-",
-        help="Text to train on; - reads standard input. By default Python's reference text.",
+        help="Text to train on, of any size; may be repeated. - reads standard input. By default Python's reference "
+        "text.",
         rich_help_panel=TEXT,
     ),
 ]
@@ -49,7 +51,22 @@ Precision = Annotated[
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(help="Number of CPU threads. By default torch decides.", rich_help_panel=TRAINING)
+    int | None,
+    typer.Option(
+        help="Number of CPU threads. By default torch's, and one for a small model.", rich_help_panel=TRAINING
+    ),
 ]
 EvalEvery = Annotated[int, typer.Option(help="Number of steps between validations.", rich_help_panel=OUTPUT)]
 SaveEvery = Annotated[int, typer.Option(help="Number of steps between checkpoints.", rich_help_panel=OUTPUT)]
+
+
+def with_sources(settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings with one source of text as a string, several as a tuple, and none as None.
+
+    >>> with_sources({"text": ["a.txt"]}), with_sources({"text": []})
+    ({'text': 'a.txt'}, {'text': None})
+    """
+    found = dict(settings)
+    if isinstance(text := found.get("text"), (list, tuple)):
+        found["text"] = text[0] if len(text) == 1 else tuple(text) or None
+    return found

@@ -5,7 +5,11 @@ A module `rearview.cli.<verb>` has a `typer.Typer` called `app`. The first line 
 
 from __future__ import annotations
 
+import platform
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,13 +21,16 @@ from rearview.cli.commands import Command, CommandGroup
 # In the order in which the help lists them.
 VERBS = {
     "mask": "Draw a mask, or compare two masks.",
+    "shard": "Show how a sequence is spread over ranks: work, keys that travel, bytes.",
     "explain": "Explain one attention step by step: scores, mask, weights and output.",
     "observe": "Show the attention of a model, for every layer and head, at any length.",
-    "audit": "Check that a model only looks back: evidence, a proof, and where it peeks.",
+    "audit": "Check that a model only looks back: evidence, a proof, and the line that leaks.",
+    "studio": "Open a local page to see a model attend, ask why, change its mask, and watch it write.",
     "demo": "Show masked attention step by step, then train a model with and without the mask.",
     "train": "Train a small GPT, BERT or T5 on a text.",
     "generate": "Generate text with a trained model, or fill in its masked tokens.",
     "compare": "Train the same GPT with the mask and without it, and examine both.",
+    "doctor": "Show what works on this machine, what is missing, and how to get it.",
 }
 
 
@@ -62,10 +69,24 @@ def command() -> Verbs:
 
 def _rearview(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    show_version: bool = typer.Option(False, "--version", help="Print the versions and exit."),
 ) -> None:
-    if version:
+    if show_version:
         print(f"rearview {__version__}")
+        print(_surroundings())
         raise typer.Exit()
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+def _surroundings() -> str:
+    """What it runs with, without importing any of it: torch takes seconds."""
+    try:
+        torch = f"torch {version('torch')}"
+    except PackageNotFoundError:
+        torch = "torch"
+    spec = find_spec("rearview")
+    places = spec.submodule_search_locations if spec else None
+    library = Path((places or ["."])[0], "attention", "engines", "native", "lib", "librearview.so")
+    kernel = "with the CPU kernel" if library.exists() else "without the CPU kernel"
+    return f"Python {platform.python_version()}, {torch}, {kernel}; rearview doctor says what works here"
