@@ -22,14 +22,17 @@ from bench.noise import Neighbours
 
 # The module of each suite, which is imported when the suite is named.
 MODULES = {
-    **{name: name for name in ("attention", "lowering", "native", "serving", "trees")},
+    **{name: name for name in ("attention", "lowering", "native", "parallel", "scaling", "serving", "trees")},
     **{name: name for name in ("training", "generation", "speculation")},
-    **{name: name for name in ("statistics", "statistics_gpu", "observe")},
+    **{name: name for name in ("statistics", "statistics_gpu", "observe", "gpu")},
     **{name: name for name in ("audit_sweep", "audit_ops", "transformers_sweep")},
     "decode": "attention",
 }
 # The suites that have speed targets; the sweeps have none.
-PROMISED = ("attention", "native", "serving", "trees", "training", "generation", "speculation", "statistics")
+PROMISED = (
+    *("attention", "lowering", "native", "scaling", "serving", "trees"),
+    *("training", "generation", "speculation", "statistics"),
+)
 WRONG, CANNOT_RUN, STOPPED = 1, 2, 130
 
 

@@ -22,11 +22,17 @@ class PlainBlock(nn.Module):
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.wide, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, block_mask: object = None) -> Tensor:
         batch, time, width = x.shape
         query, key, value = self.qkv(self.norm_1(x)).split(width, dim=2)
         query, key, value = (t.view(batch, time, self.heads, -1).transpose(1, 2) for t in (query, key, value))
-        heard = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if block_mask is None:
+            heard = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            # It imports the compiler, which takes seconds.
+            from torch.nn.attention.flex_attention import flex_attention
+
+            heard = flex_attention(query, key, value, block_mask=block_mask)  # pyright: ignore[reportCallIssue, reportArgumentType]
         x = x + self.proj(heard.transpose(1, 2).contiguous().view(batch, time, width))
         return x + self.out(F.gelu(self.wide(self.norm_2(x))))
 
@@ -45,8 +51,9 @@ class PlainGPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, block_mask: object = None) -> Tensor:
+        """The logits. With a `BlockMask`, attention is FlexAttention with it; otherwise causal."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, block_mask)
         return self.head(self.norm(x))

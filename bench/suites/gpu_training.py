@@ -1,0 +1,106 @@
+"""A training step at 124 million parameters on a GPU, with packed documents, compiled.
+
+Ours is `Trainer`, as `rearview train` runs it. Its rivals are a plain model on FlexAttention with a BlockMask per step,
+and the same on SDPA without masks between documents, which computes something else and is there for scale.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bench.suites.plain_gpt import PlainGPT
+from rearview.models import GPT, GPTConfig
+from rearview.text import ByteTokenizer
+from rearview.training import TextData, TrainConfig
+from rearview.training.trainer import Trainer
+
+VOCABULARY, CONTEXT, LAYERS, HEADS, WIDTH, BATCH = 50304, 4096, 12, 12, 768, 8
+WARM_UP, STEPS = 4, 12
+# Documents of 100 to 3,000 tokens, many short, as in real text.
+DOCUMENTS = 4000
+
+
+def data() -> TextData:
+    generator = torch.Generator().manual_seed(0)
+    lengths = (100 + 2900 * torch.rand(DOCUMENTS, generator=generator) ** 3).int().tolist()
+    letters = torch.randint(97, 123, (sum(lengths),), generator=generator).to(torch.uint8).numpy().tobytes().decode()
+    texts, start = [], 0
+    for length in lengths:
+        texts.append(letters[start : start + length])
+        start += length
+    return TextData.of(texts, ByteTokenizer())
+
+
+def stepped(*, which: str, batch: int = BATCH, compile: bool = True, ready: Callable[[], None] = lambda: None) -> dict:
+    """Milliseconds per step, and the losses of the steps. `ready` is called when everything is compiled."""
+    torch.manual_seed(0)
+    config = TrainConfig(steps=1000, batch=batch, precision="bfloat16", compile=compile, sample_every=0)
+    text = data()
+    model = GPT(GPTConfig(vocab_size=VOCABULARY, context=CONTEXT, layers=LAYERS, heads=HEADS, width=WIDTH)).cuda()
+    trainer = Trainer(model, text, config)
+    step = partial(_step, trainer) if which == "ours" else _rival(which, trainer.batches, config)
+    if which != "ours":
+        del model, trainer
+    losses = [step(number) for number in range(1, WARM_UP + 1)]
+    ready()
+    samples = []
+    for number in range(WARM_UP + 1, WARM_UP + STEPS + 1):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        losses.append(step(number))
+        torch.cuda.synchronize()
+        samples.append(1000 * (time.perf_counter() - start))
+    ms = statistics.median(samples)
+    tokens = batch * CONTEXT
+    memory = torch.cuda.max_memory_allocated()
+    return {"which": which, "ms": ms, "tokens_per_s": 1000 * tokens / ms, "losses": [float(x) for x in losses],
+            "memory": memory}  # fmt: skip
+
+
+def _step(trainer: Trainer, number: int) -> Tensor:
+    return trainer.step(number)[0]
+
+
+def _rival(which: str, batches, config: TrainConfig) -> Callable[[int], Tensor]:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    torch.manual_seed(0)
+    model = PlainGPT(vocab_size=VOCABULARY, context=CONTEXT, layers=LAYERS, heads=HEADS, width=WIDTH).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(config.beta1, config.beta2), weight_decay=0.1, fused=True)
+    make_mask = torch.compile(create_block_mask)
+
+    def loss_of(tokens: Tensor, targets: Tensor, block_mask: object) -> Tensor:
+        logits = model(tokens, block_mask)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    compiled = torch.compile(loss_of, dynamic=False)
+
+    def step(number: int) -> Tensor:
+        batch = batches[number - 1].to(torch.device("cuda"))
+        blocks = None
+        if which == "flex":
+            assert batch.ids is not None, "every row holds several documents"
+            ids = batch.ids.cuda(non_blocking=True)
+
+            def rule(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+                return (q >= k) & (ids[b, q] == ids[b, k])
+
+            blocks = make_mask(rule, config.batch, None, CONTEXT, CONTEXT, device="cuda")
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-4
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(batch.tokens, batch.targets, blocks)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
