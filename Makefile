@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench native native-test kernel clean
+.PHONY: help setup demo test test-gpu check bench native native-test kernel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,6 +22,11 @@ demo: $(READY) kernel ## see masked attention at work
 
 test: $(READY) kernel ## run the tests; ARGS="-k name" picks some
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+# Compiling kernels takes most of the time, so many processes share it; Triton keeps what they compile.
+test-gpu: ## run the contract and the tests of the engine for Hopper GPUs, on such a GPU, with the python3 that has CUDA
+	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -n 12 -p no:cacheprovider -p no:benchmark -k hopper \
+	    tests/attention/test_hopper.py tests/attention/test_hopper_schedule.py tests/attention/test_conformance.py $(ARGS)
 
 check: $(READY) ## lint, format and types, all three even if one fails
 	@failed=0; \

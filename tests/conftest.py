@@ -26,7 +26,8 @@ def gpu_is_awake():
 @pytest.fixture(autouse=True)
 def poison():
     """`torch.empty` returns NaN (for integers the largest value), so that reads of unwritten memory are detected."""
-    torch.manual_seed(0)
+    # Without a GPU, torch.manual_seed formats the stack of every call, for a GPU that may be found later.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
     deterministic.fill_uninitialized_memory = True  # pyright: ignore[reportAttributeAccessIssue]
     torch.use_deterministic_algorithms(torch.get_default_device().type == "cpu" and not torch.cuda.is_available())
     yield

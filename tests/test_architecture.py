@@ -29,6 +29,7 @@ ORDER = [
     {"codec"},  # dataclasses in .json and .npz files
     {"masks"},
     {"attention"},
+    {"parallel"},  # before models and training, which run on it
     {"integrations.transformers"},  # a separate part: observation reads the masks of transformers models
     {"explanation"},
     {"text"},
@@ -36,11 +37,13 @@ ORDER = [
     {"generation"},
     {"training"},
     {"auditing", "observation"},
-    {"comparison"},
+    {"comparison", "intervention", "text_model"},
+    {"webapp"},
     {"testing"},
     {"rearview"},  # the public map itself
     {"integrations"},
     {"cli"},
+    {"__main__"},  # python -m rearview
 ]
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
@@ -127,6 +130,22 @@ def test_every_file_is_named_and_documented(path: Path):
     assert ast.get_docstring(ast.parse(path.read_text())), "a module says what it is"
 
 
+@pytest.mark.parametrize(
+    "folder",
+    [folder for folder in sorted({path.parent for path in FILES}) if len(list(folder.glob("*.py"))) > 11],
+    ids=lambda folder: str(folder.relative_to(ROOT)),
+)
+def test_a_large_folder_has_a_page_about_itself(folder: Path):
+    """More than ten modules besides `__init__`: what it is, the path of the data, what may be changed on its own."""
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert 150 < len(text.split()) < 2500
+    assert text.startswith("# ")
+    # A file that the page names exists, in this folder or in another one.
+    known = {path.name for path in ROOT.parent.parent.rglob("*") if ".venv" not in path.parts}
+    named = set(re.findall(r"(?<![\w>])(\w+\.(?:py|js|md|hpp|cpp))\b", text))
+    assert named - known == set()
+
+
 @files
 def test_nothing_is_evaluated_or_unpickled(path: Path):
     for node in ast.walk(ast.parse(path.read_text())):
@@ -196,8 +215,12 @@ def test_public_names_are_documented(name: str, value: object):
 TYPED = [
     "rearview",
     "rearview.attention",
+    "rearview.attention.engines",
     "rearview.attention.stats",
+    "rearview.auditing",
+    "rearview.auditing.proof",
     "rearview.codec",
+    "rearview.comparison",
     "rearview.explanation",
     "rearview.generation",
     "rearview.integrations.transformers",
@@ -206,8 +229,11 @@ TYPED = [
     "rearview.models",
     "rearview.models.checkpoint",
     "rearview.observation",
+    "rearview.parallel",
     "rearview.testing",
     "rearview.text",
+    "rearview.training",
+    "rearview.training.checkpoint",
 ]
 
 

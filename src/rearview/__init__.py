@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rearview.auditing import audit
     from rearview.errors import RearviewError, Unsupported
     from rearview.explanation import Trace, explain
+    from rearview.intervention import masked
     from rearview.masks import (
         Mask,
         Spans,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from rearview.masks.exchange.tensors import from_additive, from_bool
     from rearview.masks.inspection.difference import diff
     from rearview.observation import observe
+    from rearview.webapp import studio
 
 __version__ = "0.1.0"
 
@@ -76,6 +78,7 @@ __all__ = [
     "from_bool",
     "full",
     "grid_window",
+    "masked",
     "observe",
     "padding",
     "per_head",
@@ -84,6 +87,7 @@ __all__ = [
     "ranges",
     "shared_prefix",
     "statistics",
+    "studio",
     "tree",
     "weights",
     "where",
@@ -110,12 +114,14 @@ _MODULES = {
     "diff": "masks.inspection.difference",
     "from_additive": "masks.exchange.tensors",
     "from_bool": "masks.exchange.tensors",
+    "masked": "intervention",
     "observe": "observation",
+    "studio": "webapp",
 }
 # Packages that can be used as `rearview.masks` without an import of their own.
 _PARTS = {
     "attention", "auditing", "comparison", "drawing", "errors", "explanation", "files", "generation", "integrations",
-    "masks", "models", "observation", "testing", "text", "training",
+    "intervention", "masks", "models", "observation", "testing", "text", "training", "webapp",
 }  # fmt: skip
 
 if not TYPE_CHECKING:
