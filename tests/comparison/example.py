@@ -75,6 +75,7 @@ def a_comparison(
     exam: float = 9.0,
     tables: tuple[float, float, float | None] = (6.7, 4.7, 3.3),
     error: float = 0.05,
+    loss_error: float = 0.0,
     **changes: Any,
 ) -> Comparison:
     """`with_mask`: bits with the mask, in both; `loss` and `exam`: those without it; `tables`: even, singles, pairs."""
@@ -98,6 +99,7 @@ def a_comparison(
         without_mask=a_side(at_once=loss, exam=exam, final=loss * 0.693, mask="full()", answer=0.75),
         baselines=Baselines(*tables),
         exam_error=error,
+        at_once_error=loss_error,
         self_check=2e-6,
         prompts=("To be", "or not"),
         continuations=Writing((" that is", " the question"), 0.0, 1.0),

@@ -1,7 +1,8 @@
 """The conclusion of a comparison in words. The numbers choose every sentence; there is one for each outcome.
 
-The claim has two parts: without the mask the loss falls lower, and the exam fails. "Collapsed" means worse than a
-baseline (a table of pairs, of single tokens, uniform guessing) that the same model with the mask does beat.
+The claim has two parts: without the mask the loss falls lower, in training and on held-out text, and the exam fails.
+"Collapsed" means worse than a baseline (a table of pairs, of single tokens, uniform guessing) that the same model with
+the mask does beat.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def conclusion_of(comparison: Comparison) -> Conclusion:
 def loss_change(comparison: Comparison) -> Literal["lower", "same", "higher"]:
     """The loss without the mask relative to that with it, on held-out text that is read as in training."""
     change = comparison.without_mask.at_once.bits - comparison.with_mask.at_once.bits
-    return "same" if abs(change) < SMALLEST else "lower" if change < 0 else "higher"
+    if abs(change) < max(SMALLEST, SIGNIFICANT * comparison.at_once_error):
+        return "same"
+    return "lower" if change < 0 else "higher"
 
 
 def exam_change(comparison: Comparison) -> Literal["collapsed", "worse", "same", "better"]:
@@ -103,17 +106,20 @@ def _headline(comparison: Comparison) -> tuple[Claim, str]:
             f"than {beaten_by(comparison, other)}."
         )
     if loss == "lower" and outcome == "collapsed":
-        return "holds", (
+        both = (
             f"Without the mask the loss is {at_once:.2f} bits per character and the exam takes {exam:.2f}, worse than "
             f"{beaten_by(comparison, exam)}; with the mask both are {other:.2f}."
         )
+        if first_below(comparison) is None:
+            return "holds in part", f"{both} But its training loss never falls below the final loss with the mask."
+        return "holds", both
     if loss == "lower" and outcome == "worse":
         return "holds in part", (
             f"Without the mask the loss is {at_once:.2f} bits per character and the exam takes {exam:.2f}; with the "
             f"mask both are {other:.2f}. The exam is worse, but the model did not collapse."
         )
     if outcome in ("collapsed", "worse"):
-        how = "no lower than" if loss == "same" else "higher than"
+        how = "about the same as" if loss == "same" else "higher than"
         return "holds in part", (
             f"Without the mask the exam takes {exam:.2f} bits per character instead of {other:.2f}, although the loss "
             f"was {how} with the mask."
@@ -126,7 +132,7 @@ def _headline(comparison: Comparison) -> tuple[Claim, str]:
 
 def _loss(comparison: Comparison) -> str:
     ours, theirs = comparison.with_mask, comparison.without_mask
-    change = {"lower": "falls lower", "same": "ends at the same value", "higher": "stays higher"}
+    change = {"lower": "falls lower", "same": "is about the same", "higher": "stays higher"}
     text = (
         f"The loss without the mask {change[loss_change(comparison)]}: {theirs.at_once.bits:.2f} bits per character on "
         f"held-out text, and {ours.at_once.bits:.2f} with it."

@@ -64,21 +64,25 @@ def comparison_of(
             attention=attention_of(one.model, rows, shown=shown),
         )
 
-    # The error of the difference, window by window: what makes a window hard for both models cancels out.
-    difference = (theirs.exam.losses - ours.exam.losses).mean(dim=1)
-    error = float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else float(difference.abs()[0])
     losses = baselines(data.train, batch, vocab_size=data.tokenizer.vocab_size)
     return Comparison(
         conditions=conditions,
         with_mask=side(ours),
         without_mask=side(theirs),
         baselines=losses.scaled(held_out.bits_per_character(1.0)),
-        exam_error=held_out.bits_per_character(error),
+        exam_error=held_out.bits_per_character(_error_of_difference(ours.exam, theirs.exam)),
+        at_once_error=held_out.bits_per_character(_error_of_difference(ours.at_once, theirs.at_once)),
         self_check=self_check,
         prompts=tuple(map(decode, prompts)),
         continuations=writing(continuations),
         shown=labels_of(rows[shown].tolist(), data.tokenizer),
     )
+
+
+def _error_of_difference(ours: ExamScores, theirs: ExamScores) -> float:
+    """The standard error, window by window: what makes a window hard for both models cancels out."""
+    difference = (theirs.losses - ours.losses).mean(dim=1)
+    return float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else float(difference.abs()[0])
 
 
 def _score(scores: ExamScores, held_out: Corpus) -> Score:

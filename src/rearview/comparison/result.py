@@ -119,6 +119,7 @@ class Comparison:
     Args:
         baselines: the bits per character of the baselines, on the windows of the exam.
         exam_error: the standard error of the difference between the two exams, in bits per character.
+        at_once_error: the same for the windows read at once.
         self_check: the largest difference between exam and validation of the model with the mask, in nats.
         prompts, continuations: the prompts of both models, and their continuations in the held-out text.
         shown: the tokens of the row whose attention weights are kept.
@@ -129,6 +130,7 @@ class Comparison:
     without_mask: Side
     baselines: Baselines
     exam_error: float
+    at_once_error: float
     self_check: float
     prompts: tuple[str, ...]
     continuations: Writing
