@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from rearview import Trace
 from rearview.drawing.cells import drawn
 from rearview.drawing.text import NumberRole
-from rearview.explanation.numbers import shown, signed
+from rearview.explanation.numbers import digits_for, shown, signed
 from rearview.explanation.picture import picture
 from rearview.explanation.trace import Stage
 from tests.explanation.test_latex import read
@@ -34,7 +34,10 @@ each_head = pytest.mark.parametrize(("name", "head"), HEADS)
 
 def rows_of(stage: Stage, matrix: Tensor, write=shown) -> list[tuple[str, tuple[str, ...]]]:
     """Each row with its label, as a front end should show it."""
-    return [(drawn(r), tuple(write(x) for x in row)) for r, row in zip(stage.rows, matrix.tolist(), strict=True)]
+    digits = digits_for(matrix)
+    return [
+        (drawn(r), tuple(write(x, digits) for x in row)) for r, row in zip(stage.rows, matrix.tolist(), strict=True)
+    ]
 
 
 def expected(stage: Stage, head: int, *, beside_masked: bool) -> Rows:
@@ -87,8 +90,8 @@ def read_latex(trace: Trace, head: int) -> list[Rows]:
     found = []
     for section in sections:
         rows: Rows = Counter()
-        for matrix in re.findall(r"\\begin\{bmatrix\}\n(.*?)\n\\end\{bmatrix\}", section, re.DOTALL):
-            for line in matrix.split(" \\\\\n")[1:]:
+        for matrix in re.findall(r"\\bordermatrix\{\n(.*?) \\cr\n\}", section, re.DOTALL):
+            for line in matrix.split(" \\cr\n")[1:]:
                 # An escaped & is part of a label.
                 label, *cells = re.split(r"(?<!\\) & ", line)
                 label = read(label.removeprefix(r"\text{").removesuffix("}"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rearview import explain
+from rearview import RearviewError, explain
 from rearview.explanation.latex import in_text, to_latex
 from tests.explanation.traces import HEADS, NASTY, TRACES, numbers, restaurant
 
@@ -73,27 +73,25 @@ def test_the_document_is_well_formed(name: str, head: int):
     assert document.endswith("\\end{document}\n")
     # One display per stage, and two more where there is a difference: weights, output, projected.
     compared = sum(stage.key in ("weights", "output", "projected") for stage in trace.stages)
-    assert document.count(r"\begin{bmatrix}") == len(trace.stages) + 2 * compared
+    assert document.count(r"\bordermatrix{") == len(trace.stages) + 2 * compared
     for stage in trace.stages:
         assert rf"\subsection*{{${stage.latex}$}}" in document
         assert in_text(stage.sentence) in document.splitlines()
-    width = max(len(stage.columns) for stage in trace.stages)
-    assert rf"\setcounter{{MaxMatrixCols}}{{{width + 1}}}" in document
 
 
 def test_a_matrix_as_it_is_written():
     document = restaurant().to_latex()
     lines = document.splitlines()
-    start = lines.index(r"\fit{S + M = \begin{bmatrix}")
+    start = lines.index(r"\fit{S + M = \bordermatrix{")
     assert lines[start - 1 : start + 8] == [
         r"\[",
-        r"\fit{S + M = \begin{bmatrix}",
-        r" & \text{Frank} & \text{Emma} & \text{Daniel} & \text{Alex} \\",
-        r"\text{Frank} & 21.891 & -\infty & -\infty & -\infty \\",
-        r"\text{Emma} & 6.276 & 2.297 & -\infty & -\infty \\",
-        r"\text{Daniel} & 5.079 & 2.479 & 4.166 & -\infty \\",
-        r"\text{Alex} & 11.563 & 3.810 & 4.425 & 6.468",
-        r"\end{bmatrix}}",
+        r"\fit{S + M = \bordermatrix{",
+        r" & \text{Frank} & \text{Emma} & \text{Daniel} & \text{Alex} \cr",
+        r"\text{Frank} & 21.891 & -\infty & -\infty & -\infty \cr",
+        r"\text{Emma} & 6.276 & 2.297 & -\infty & -\infty \cr",
+        r"\text{Daniel} & 5.079 & 2.479 & 4.166 & -\infty \cr",
+        r"\text{Alex} & 11.563 & 3.810 & 4.425 & 6.468 \cr",
+        "}}",
         r"\]",
     ]
     assert r"\item Emma — 98.2 \% Frank, 1.8 \% herself" in lines
@@ -111,8 +109,33 @@ def test_the_head_is_named():
 def test_labels_are_read_back_as_they_were():
     document = TRACES["a_layer"]().to_latex()
     display = document[document.index(r"\fit{X = ") :]
-    words = re.findall(r"^\\text\{(.*?)\} & ", display[: display.index(r"\end{bmatrix}")], re.MULTILINE)
+    words = re.findall(r"^\\text\{(.*?)\} & ", display[: display.index("\n}}")], re.MULTILINE)
     assert [read(word) for word in words] == [w.replace(" [", "␣[").replace("\n", "\\n") for w in NASTY]
+
+
+def test_displays_to_paste_have_the_chosen_stages_and_decimals():
+    trace = restaurant()
+    assert trace.to_latex(stages=["masked"], decimals=1, document=False).splitlines() == [
+        r"\[",
+        r"S + M = \bordermatrix{",
+        r" & \text{Frank} & \text{Emma} & \text{Daniel} & \text{Alex} \cr",
+        r"\text{Frank} & 21.9 & -\infty & -\infty & -\infty \cr",
+        r"\text{Emma} & 6.3 & 2.3 & -\infty & -\infty \cr",
+        r"\text{Daniel} & 5.1 & 2.5 & 4.2 & -\infty \cr",
+        r"\text{Alex} & 11.6 & 3.8 & 4.4 & 6.5 \cr",
+        "}",
+        r"\]",
+    ]
+    pasted = trace.to_latex(stages=["weights"], document=False)
+    assert pasted.count(r"\bordermatrix{") == 3
+    assert set(re.findall(r"\\(\w+)", pasted)) == {"bordermatrix", "text", "cr"}
+    only = trace.to_latex(stages=["weights"])
+    assert only.count(r"\subsection*{$") == 1
+    assert r"\item Emma" in only
+    with pytest.raises(RearviewError, match=r"^decimals: expected an integer from 1 to 17, got 0\.$"):
+        trace.to_latex(decimals=0)
+    with pytest.raises(RearviewError, match=r"^stage: expected one of q, k, v, "):
+        trace.to_latex(stages=["nothing"], document=False)
 
 
 LATEX = shutil.which("pdflatex")

@@ -9,11 +9,11 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from rearview import causal, explain, full
+from rearview import RearviewError, causal, explain, full
 from rearview.cli.terminal import STYLES
 from rearview.drawing.cells import width
 from rearview.drawing.text import Drawing, NumberRole
-from rearview.explanation.text import LINE, MOST, draw
+from rearview.explanation.text import MOST, WIDTH, draw
 from tests.explanation.traces import HEADS, TRACES, numbers, restaurant
 
 
@@ -109,7 +109,7 @@ def test_with_the_mask_without_it_and_what_it_changed():
 
          what the mask changed
                    Frank    Emma  Daniel    Alex
-         Frank    +0.000  -0.000  -0.000  -0.000
+         Frank     0.000   0.000   0.000   0.000
          Emma     +0.099  +0.002  -0.034  -0.067
          Daniel   +0.082  +0.006  +0.033  -0.121
          Alex          0       0       0       0
@@ -158,7 +158,7 @@ def test_the_same_attention_without_its_mask():
 def test_every_line_fits_and_tables_are_aligned(name: str, head: int, masked: bool):
     drawing = TRACES[name]().show(head, masked=masked)
     lines = drawing.splitlines()
-    assert max(map(width, lines)) <= LINE
+    assert max(map(width, lines)) <= WIDTH
     assert not any(line != line.rstrip() for line in lines)
     assert "".join(piece.text for piece in drawing.pieces) == drawing
     # In a table that stands alone the numbers of all rows end in the same cells.
@@ -166,6 +166,27 @@ def test_every_line_fits_and_tables_are_aligned(name: str, head: int, masked: bo
     rows = section(drawing, start, end).splitlines()[4:]
     assert len(rows) == len(TRACES[name]().labels)
     assert len({width(row) for row in rows}) == 1
+
+
+@pytest.mark.parametrize(("name", "head"), HEADS)
+def test_a_narrow_terminal_gets_narrow_lines(name: str, head: int):
+    drawing = TRACES[name]().show(head, width=60)
+    words = max(width(label) for label in (*TRACES[name]().labels, *TRACES[name]().key_labels, ""))
+    assert max(map(width, drawing.splitlines())) <= max(60, 2 * words + 10)
+    # The same numbers, in more panels.
+    wide = TRACES[name]().show(head)
+    numbers_in = lambda drawing: sorted(p.text.strip() for p in drawing.pieces if p.role in get_args(NumberRole))  # noqa: E731
+    assert numbers_in(drawing) == numbers_in(wide)
+
+
+def test_decimals_and_whole_numbers():
+    trace = explain(query=[[1, 0]], key=[[2, 0], [0, 1]], value=[[1.25, -3], [2, 40]], mask=full())
+    assert trace.show(stages=["v"]).splitlines()[-2:] == [" t1   1.250  -3.000", " t2   2.000  40.000"]
+    assert trace.show(stages=["v"], decimals=1).splitlines()[-2:] == [" t1   1.2  -3.0", " t2   2.0  40.0"]
+    assert trace.show(stages=["k"]).splitlines()[-2:] == [" t1  2  0", " t2  0  1"]
+    for argument, value in (("decimals", 0), ("decimals", True), ("decimals", 18), ("width", 39)):
+        with pytest.raises(RearviewError, match=f"^{argument}: expected an integer "):
+            trace.show(**{argument: value})
 
 
 def test_wide_labels_take_two_cells():
@@ -177,7 +198,7 @@ def test_a_wide_matrix_is_split_into_panels():
     q, k, v = numbers(20, 2), numbers(20, 2, seed=1), numbers(20, 2, seed=2)
     trace = explain(query=q, key=k, value=v)
     text = section(trace.show(), "A = softmax(S + M)", "O = A V")
-    assert max(map(width, text.splitlines())) <= LINE
+    assert max(map(width, text.splitlines())) <= WIDTH
     captions = [line.strip() for line in text.splitlines() if "columns" in line]
     for variant in ("with the mask", "without the mask", "what the mask changed"):
         panels = [caption.split(" · columns ")[1] for caption in captions if caption.startswith(variant)]
@@ -222,8 +243,8 @@ def test_weights_are_shaded_by_value():
 
 def test_changes_have_a_role_for_their_direction():
     pieces = restaurant().show().pieces
-    assert {piece.text.strip()[0] for piece in pieces if piece.role == "gained"} == {"+"}
-    assert {piece.text.strip()[0] for piece in pieces if piece.role == "lost"} == {"-"}
+    assert {piece.text.strip()[0] for piece in pieces if piece.role == "gained"} - {"0"} == {"+"}
+    assert {piece.text.strip()[0] for piece in pieces if piece.role == "lost"} - {"0"} == {"-"}
 
 
 def test_the_terminal_has_a_style_for_every_role_and_changes_no_text():

@@ -16,7 +16,7 @@ from rearview.auditing import Report, audit, compare_reports, estimate
 from rearview.auditing.loading import load
 from rearview.auditing.reporting.serial import from_json
 from rearview.cli.audit import ENDINGS
-from rearview.cli.terminal import console, note, show
+from rearview.cli.terminal import columns, console, note, show
 from rearview.errors import BadArgument, BadFile, RearviewError
 from rearview.files import target_of
 from rearview.masks import causal
@@ -25,8 +25,6 @@ from rearview.masks.parser import parse
 WITNESS_ENDINGS = (".npz", ".safetensors")
 # From this many parameters on an audit takes a while, and an estimate is printed first.
 LARGE = 50_000_000
-# The width of a report in a pipe, and the narrowest that is readable.
-WIDEST, NARROWEST = 100, 60
 
 
 class AuditStopped(RearviewError):
@@ -135,8 +133,7 @@ def _print(report: Report, *, as_json: bool, gate: bool) -> None:
         if not report.verdict.ok:
             print(f"  {report.why}")
     else:
-        terminal = console()
-        show(report.show(width=max(NARROWEST, min(WIDEST, terminal.width)) if terminal.is_terminal else WIDEST))
+        show(report.show(width=columns()))
 
 
 def _write(report: Report, out: Sequence[str], witness: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from rearview.cli.terminal import show
+from rearview.cli.terminal import columns, show
 from rearview.drawing.text import Drawing, Piece
 from rearview.errors import BadArgument
 from rearview.explanation import Trace
@@ -65,7 +65,7 @@ def run_explain(
     if as_json:
         print(trace.to_json(), end="")
     else:
-        show(trace.show(head, masked=not no_mask, stages=stages or None))
+        show(trace.show(head, masked=not no_mask, stages=stages or None, width=columns()))
     for n, path in enumerate(out):
         trace.save(path, head)
         # stdout has only JSON.

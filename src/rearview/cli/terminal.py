@@ -56,6 +56,16 @@ def console(*, stderr: bool = False) -> Console:
     return Console(highlight=False, soft_wrap=True, stderr=stderr)
 
 
+def columns() -> int:
+    """The width of a line: that of the terminal, at least 60 and at most 100; 100 in a pipe.
+
+    >>> columns()
+    100
+    """
+    terminal = console()
+    return max(60, min(100, terminal.width)) if terminal.is_terminal else 100
+
+
 def note(text: str) -> None:
     """Print a remark to stderr, so that stdout has only what was asked for."""
     print(f"rearview: {harmless(text, keep=chr(10))}", file=sys.stderr, flush=True)

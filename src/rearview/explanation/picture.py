@@ -31,7 +31,7 @@ from rearview.drawing.figure import (
 )
 from rearview.drawing.palette import LIGHT
 from rearview.drawing.text import Label
-from rearview.explanation.numbers import shown
+from rearview.explanation.numbers import digits_for, shown
 from rearview.explanation.trace import Stage, Trace
 from rearview.explanation.words import UNTITLED
 
@@ -66,6 +66,9 @@ class _Panel:
     own: int | None
     """The column of the first row's own key, where rows and columns are positions."""
 
+    def written(self, number: float) -> str:
+        return shown(number, digits_for(self.matrix))
+
     @property
     def numbered(self) -> bool:
         return max(self.matrix.shape) <= MOST_NUMBERED
@@ -75,7 +78,7 @@ class _Panel:
         """The width and height of a cell in inches."""
         rows, columns = self.matrix.shape
         if self.numbered:
-            longest = max(len(shown(x)) for row in self.matrix.tolist() for x in row)
+            longest = max(len(self.written(x)) for row in self.matrix.tolist() for x in row)
             return max(0.58, 0.085 * longest + 0.12), 0.46
         side = max(3.2, min(5.5, 0.14 * max(rows, columns))) / max(rows, columns)
         return max(side, min(0.4, 1.6 / columns)), side
@@ -230,7 +233,9 @@ def _cells(canvas: Canvas, panel: _Panel, numbers: list[list[float]]) -> None:
             canvas.add_patch(cell)
             # Cells in which nothing is heard have quiet numbers.
             ink = PAPER if _dark(colour) else QUIET if x in (0, -math.inf) else INK
-            canvas.text(c + 0.5, r + 0.52, shown(x), size=9, color=ink, ha="center", va="center", parse_math=False)
+            canvas.text(
+                c + 0.5, r + 0.52, panel.written(x), size=9, color=ink, ha="center", va="center", parse_math=False
+            )
 
 
 def _open_or_not(x: float) -> Colour:

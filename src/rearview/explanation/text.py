@@ -19,13 +19,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rearview.drawing.cells import counted, cut, drawn, left, printable, right, width, wrapped
+from rearview.drawing.cells import counted, cut, drawn, left, printable, right, wrapped
+from rearview.drawing.cells import width as cells_of
 from rearview.drawing.text import Drawing, NumberRole, Piece, Role
-from rearview.explanation.numbers import shown, signed
+from rearview.explanation.numbers import DIGITS, checked_decimals, digits_for, shown, signed
 from rearview.explanation.trace import Stage, Trace
 from rearview.explanation.words import UNTITLED, without_mask
+from rearview.masks.frame import whole_number
 
-LINE = 100
+# The width of the lines by default, and the narrowest in which tables are readable.
+WIDTH, NARROWEST = 100, 40
 LONGEST_WORD = 18
 # The largest number of rows and columns that are written; further ones are counted.
 MOST = 24
@@ -35,33 +38,54 @@ SHADES: tuple[NumberRole, ...] = ("weight 1", "weight 2", "weight 3", "weight 4"
 Line = list[Piece]
 
 
-def draw(trace: Trace, *, head: int = 0, masked: bool = True, stages: Sequence[str] | None = None) -> Drawing:
+@dataclass(frozen=True)
+class _Form:
+    """The cells of a line, and the decimals of a number."""
+
+    width: int
+    decimals: int
+
+
+def draw(
+    trace: Trace,
+    *,
+    head: int = 0,
+    masked: bool = True,
+    stages: Sequence[str] | None = None,
+    width: int = WIDTH,
+    decimals: int = DIGITS,
+) -> Drawing:
     """Every step of one head; with `masked` False, the same attention without its mask. See `Trace.show`."""
-    lines = _heading(trace, trace.checked_head(head), masked)
+    form = _Form(whole_number(width, "width", at_least=NARROWEST), checked_decimals(decimals))
+    lines = _heading(trace, trace.checked_head(head), masked, form.width)
     chosen = [stage.key for stage in trace.stages] if stages is None else [trace[key].key for key in stages]
     for stage in trace.stages:
         if stage.key in chosen:
-            lines += _stage(stage, head, masked)
+            lines += _stage(stage, head, masked, form)
     if stages is None:
-        lines += _aloud(trace, head, masked)
+        lines += _aloud(trace, head, masked, form.width)
     return Drawing.of_lines(lines)
 
 
-def _heading(trace: Trace, head: int, masked: bool) -> list[Line]:
+def _heading(trace: Trace, head: int, masked: bool, room: int) -> list[Line]:
     facts = [repr(trace.mask) if masked else f"without the mask {trace.mask!r}"]
     facts.append(f"{counted(len(trace.labels), 'query', 'queries')} x {counted(len(trace.key_labels), 'key', 'keys')}")
     facts += [f"head {head} of {trace.heads}"] if trace.heads > 1 else []
-    return [[Piece(printable(trace.title) or UNTITLED, "title")], [Piece("  ·  ".join(facts), "remark")]]
+    title, about = printable(trace.title) or UNTITLED, "  ·  ".join(facts)
+    return [
+        *([Piece(line, "title")] for line in wrapped(title, room)),
+        *([Piece(line, "remark")] for line in ([about] if cells_of(about) <= room else wrapped(about, room))),
+    ]
 
 
-def _stage(stage: Stage, head: int, masked: bool) -> Iterator[Line]:
+def _stage(stage: Stage, head: int, masked: bool, form: _Form) -> Iterator[Line]:
     formula, sentence = stage.formula, stage.sentence
     if not masked and stage.unmasked is not None:
         other_formula, other_sentence = without_mask(stage)
         formula, sentence = other_formula or formula, other_sentence or sentence
     yield []
     yield [Piece(printable(formula), "title")]
-    yield from ([Piece(line, "remark")] for line in wrapped(printable(sentence), LINE))
+    yield from ([Piece(line, "remark")] for line in wrapped(printable(sentence), form.width))
     yield []
     tables = [_Table(stage, stage.of_head(head, masked=masked), _role_of(stage.key))]
     # Without the mask M is 0, so the difference would be M itself; and scores minus -inf say nothing.
@@ -71,7 +95,7 @@ def _stage(stage: Stage, head: int, masked: bool) -> Iterator[Line]:
         difference = stage.difference(head)
         if stage.key != "masked" and difference is not None:
             tables.append(_Table(stage, difference, _change, "what the mask changed", write=signed))
-    yield from _flow([panel for table in tables for panel in table.panels()])
+    yield from _flow([panel for table in tables for panel in table.panels(form)], form.width)
     yield from tables[0].left_out()
 
 
@@ -105,16 +129,17 @@ class _Table:
     matrix: Tensor
     role: Callable[[float], Role]
     caption: str = ""
-    write: Callable[[float], str] = shown
+    write: Callable[[float, int], str] = shown
 
-    def panels(self) -> list[list[Line]]:
+    def panels(self, form: _Form) -> list[list[Line]]:
         numbers = self.matrix[:MOST, :MOST].tolist()
         rows = [cut(drawn(word), LONGEST_WORD) for word in self.stage.rows[:MOST]]
         columns = [cut(drawn(word), LONGEST_WORD) for word in self.stage.columns[:MOST]]
-        cells = [[self.write(number) for number in row] for row in numbers]
-        widths = [max(width(word), *(width(row[n]) for row in cells)) + 2 for n, word in enumerate(columns)]
-        margin = 1 + max(map(width, rows)) + 1
-        groups = _groups(widths, LINE - margin)
+        digits = digits_for(self.matrix, form.decimals)
+        cells = [[self.write(number, digits) for number in row] for row in numbers]
+        widths = [max(cells_of(word), *(cells_of(row[n]) for row in cells)) + 2 for n, word in enumerate(columns)]
+        margin = 1 + max(map(cells_of, rows)) + 1
+        groups = _groups(widths, form.width - margin)
         found = []
         for first, end in groups:
             part = f"columns {first + 1} to {end} of {self.matrix.shape[1]}" if len(groups) > 1 else ""
@@ -148,12 +173,12 @@ def _groups(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
     return [*groups, (first, len(widths))]
 
 
-def _flow(panels: Sequence[list[Line]]) -> Iterator[Line]:
+def _flow(panels: Sequence[list[Line]], room: int) -> Iterator[Line]:
     """Panels side by side while they fit, then under each other."""
     rows: list[list[list[Line]]] = []
     for panel in panels:
         wide = sum(_width(other) + BETWEEN for other in rows[-1]) + _width(panel) if rows else 0
-        if rows and wide <= LINE:
+        if rows and wide <= room:
             rows[-1].append(panel)
         else:
             rows.append([panel])
@@ -172,23 +197,23 @@ def _width(panel: list[Line]) -> int:
 
 
 def _cells(line: Line) -> int:
-    return sum(width(piece.text) for piece in line)
+    return sum(cells_of(piece.text) for piece in line)
 
 
-def _aloud(trace: Trace, head: int, masked: bool) -> Iterator[Line]:
-    yield from _said("Read aloud", [reading.sentence for reading in trace.readings(head, masked=masked)])
+def _aloud(trace: Trace, head: int, masked: bool, room: int) -> Iterator[Line]:
+    yield from _said("Read aloud", [reading.sentence for reading in trace.readings(head, masked=masked)], room)
     # What keys received and what stands out is about the masked attention.
     if masked:
-        yield from _said("Attention received", [received.sentence for received in trace.received(head)])
-        yield from _said("What stands out", trace.remarks(head))
+        yield from _said("Attention received", [received.sentence for received in trace.received(head)], room)
+        yield from _said("What stands out", trace.remarks(head), room)
 
 
-def _said(title: str, sentences: Sequence[str]) -> Iterator[Line]:
+def _said(title: str, sentences: Sequence[str], room: int) -> Iterator[Line]:
     if not sentences:
         return
     yield []
     yield [Piece(title, "title")]
     for sentence in sentences[:MOST]:
-        yield from ([Piece(f" {line}", "label")] for line in wrapped(printable(sentence), LINE - 1, later="  "))
+        yield from ([Piece(f" {line}", "label")] for line in wrapped(printable(sentence), room - 1, later="  "))
     if len(sentences) > MOST:
         yield [Piece(f" … {len(sentences) - MOST} more", "remark")]

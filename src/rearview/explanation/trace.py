@@ -123,11 +123,22 @@ class Trace:
 
         return draw(self)
 
-    def show(self, head: int = 0, *, masked: bool = True, stages: Sequence[str] | None = None) -> Drawing:
-        """Every step as text for the terminal, then the sentences; or only the named stages."""
+    def show(
+        self,
+        head: int = 0,
+        *,
+        masked: bool = True,
+        stages: Sequence[str] | None = None,
+        width: int = 100,
+        decimals: int = 3,
+    ) -> Drawing:
+        """Every step as text for the terminal, then the sentences; or only the named stages.
+
+        Lines have at most `width` cells, and numbers `decimals` decimals.
+        """
         from rearview.explanation.text import draw
 
-        return draw(self, head=self.checked_head(head), masked=masked, stages=stages)
+        return draw(self, head=self.checked_head(head), masked=masked, stages=stages, width=width, decimals=decimals)
 
     def to_json(self) -> str:
         """All numbers in full, with the labels and sentences; `Trace.from_json` reads them back."""
@@ -142,11 +153,13 @@ class Trace:
 
         return from_json(text)
 
-    def to_latex(self, head: int = 0) -> str:
-        """The steps as a LaTeX document (amsmath), with one display per stage."""
+    def to_latex(
+        self, head: int = 0, *, stages: Sequence[str] | None = None, decimals: int = 3, document: bool = True
+    ) -> str:
+        """The steps, or only the named stages, as a LaTeX document, or as displays to paste into one with amsmath."""
         from rearview.explanation.latex import to_latex
 
-        return to_latex(self, head=self.checked_head(head))
+        return to_latex(self, head=self.checked_head(head), stages=stages, decimals=decimals, document=document)
 
     def to_html(self) -> str:
         """One self-contained page: every step, with the mask on or off, and how each cell is computed."""

@@ -39,7 +39,7 @@ function drawCell() {
   panel.replaceChildren(
     close,
     make("p", { className: "place" }, make("b", { textContent: stage.symbol }), ` ${stage.rows[row]}, ${stage.columns[column]}`),
-    make("p", { className: "value", textContent: view(stage) === "difference" ? signed(x) : shown(x) }),
+    make("p", { className: "value", textContent: grid.write(x) }),
     make("p", { className: "exact" }, "exactly ", make("code", { textContent: Number.isFinite(x) ? String(x) : shown(x) })),
     ...(products ? products(row, column) : [note("One number of this step, given or projected.")])
   );

@@ -1,7 +1,7 @@
 // The matrix is an HTML table, because its numbers are text. Cells are reused from one step to the next if the labels
 // are the same, so that they change in place. In a long table only the rows near the visible part have cells.
 
-const grid = { rows: null, columns: null, cells: [], near: new Set(), drawRow: null };
+const grid = { rows: null, columns: null, cells: [], near: new Set(), drawRow: null, write: null };
 const NEAR = 40;
 const bodyRow = (i) => at("matrix").tBodies[0].rows[i];
 const watcher = new IntersectionObserver((entries) => entries.forEach(onVisibility), { root: at("scroll"), rootMargin: "500px 0px" });
@@ -21,9 +21,10 @@ function drawMatrix(stage) {
   const weights = stage.key === "weights" && which !== "difference";
   const largest = matrix.flat().filter(Number.isFinite).reduce((most, x) => Math.max(most, Math.abs(x)), 0) || 1;
   const unheard = which === "without" ? "future" : "forbidden";
+  grid.write = writerOf(matrix, which === "difference" ? signed : shown);
   grid.drawRow = (i) => {
     grid.cells[i].forEach((td, j) => {
-      td.textContent = which === "difference" ? signed(matrix[i][j]) : shown(matrix[i][j]);
+      td.textContent = grid.write(matrix[i][j]);
       colourCell(td, matrix[i][j], weights ? 1 : largest, judged && !mayHear(i, j) ? unheard : "");
     });
     markRow(stage, i);

@@ -16,6 +16,7 @@ function shown(x) {
   if (Number.isNaN(x)) return "NaN";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "-∞";
   if (x === 0) return "0";
+  if (Math.abs(x) < 0.0005) return "0.000";
   if (Math.abs(x) >= 1e21) return `${BigInt(x)}.000`;
   // toFixed rounds an exact tie away from 0, Python to even. With three digits a tie is an odd number of sixteenths.
   if (Math.abs(x * 16) % 2 === 1) {
@@ -25,7 +26,13 @@ function shown(x) {
   return x.toFixed(3);
 }
 
-const signed = (x) => (x > 0 ? "+" : "") + shown(x);
+const signed = (x) => (x >= 0.0005 ? "+" : "") + shown(x);
+
+// A matrix of whole numbers is written without decimals.
+function writerOf(matrix, write) {
+  const whole = matrix.every((row) => row.every((x) => !Number.isFinite(x) || Number.isInteger(x)));
+  return whole ? (x) => write(x).replace(/\.000$/, "") : write;
+}
 
 // The matrix of a view, and who may hear whom.
 
