@@ -16,7 +16,7 @@ from torch import Tensor
 from rearview import MaskedSelfAttention, alibi, causal, explain, full, prefix
 from rearview.explanation import Trace
 from rearview.explanation.html import to_html, to_notebook
-from rearview.explanation.numbers import shown, signed
+from rearview.explanation.numbers import digits_for, shown, signed
 from tests.browser import a_browser, offline
 
 if TYPE_CHECKING:
@@ -368,6 +368,43 @@ def test_rows_that_hear_nothing_or_only_themselves_are_marked(browser: Browser, 
         assert cells(page)[0] == ["0"] * 3
         cell(page, 0, 0).hover()
         assert "exactly 0" in page.locator("#cell .note").inner_text()
+
+
+def test_on_paper_every_step_is_written(browser: Browser, trace: Trace, path: Path):
+    with offline(browser, path, "#head=1") as page:
+        assert page.locator("#paper section").count() == 0
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        assert page.locator("main").is_hidden()
+        sections = page.locator("#paper section")
+        formulas = [stage.formula.replace("W_", "W") for stage in trace.stages]
+        assert sections.locator("h2").all_inner_texts() == formulas
+        for n, stage in enumerate(trace.stages):
+            tables = sections.nth(n).locator("table")
+            assert tables.count() == (1 if stage.unmasked is None else 2)
+            for table, masked in zip(tables.all(), (True, False), strict=False):
+                matrix = stage.of_head(1, masked=masked)
+                lines = table.locator("tbody tr").all()
+                written = [line.locator("td").all_inner_texts() for line in lines]
+                assert written == [[shown(x, digits_for(matrix)) for x in row] for row in matrix.tolist()]
+                assert [line.locator("th").inner_text() for line in lines] == list(stage.rows)
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert page.locator("#paper section").count() == 0
+        # The browser itself fires both events.
+        assert page.pdf().startswith(b"%PDF-")
+
+
+def test_six_tokens_fit_a_small_laptop(browser: Browser, tmp_path: Path):
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = torch.randn(3, 6, 4, generator=generator, dtype=torch.float64)
+    path = written(explain(query=q, key=k, value=v, labels="The weather is lovely today ,"), tmp_path)
+    with offline(browser, path, "#step=weights", viewport={"width": 1280, "height": 720}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        for box in ("#scroll", "#received", "#readings", "#remarks"):
+            wide, high = page.locator(box).evaluate(
+                "box => [box.scrollWidth - box.clientWidth, box.scrollHeight - box.clientHeight]"
+            )
+            assert (wide, high) <= (0, 0), box
 
 
 def test_numbers_are_written_as_everywhere_else(browser: Browser, tmp_path: Path):

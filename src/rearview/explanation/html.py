@@ -23,7 +23,7 @@ from rearview.drawing.html import framed, seal
 from rearview.explanation.trace import Stage, Trace
 from rearview.explanation.words import DIFFERENCE, UNTITLED, without_mask
 
-SCRIPTS = ("trace.js", "table.js", "cell.js", "page.js")
+SCRIPTS = ("trace.js", "table.js", "cell.js", "paper.js", "page.js")
 
 
 def to_html(trace: Trace) -> str:

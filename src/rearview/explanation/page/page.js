@@ -133,7 +133,8 @@ function listen() {
     m: toggleMask, d: toggleDifference, Escape: leave,
   });
   window.addEventListener("hashchange", recall);
-  window.addEventListener("beforeprint", () => grid.rows.forEach((_, i) => fillRow(i)));
+  window.addEventListener("beforeprint", writePaper);
+  window.addEventListener("afterprint", clearPaper);
 }
 
 function begin() {

@@ -33,7 +33,7 @@ function drawMatrix(stage) {
   const table = at("matrix");
   table.className = `${weights ? "weights" : "signed"} ${which} of-${stage.key}`;
   table.classList.toggle("long", stage.rows.length > NEAR);
-  table.classList.toggle("roomy", stage.columns.length <= 6 && stage.rows.length <= 10);
+  table.classList.toggle("roomy", stage.columns.length <= 5 && stage.rows.length <= 10);
   table.caption.textContent = `${stage.symbol}, ${stage.rows.length} rows and ${stage.columns.length} columns`;
   const heading = table.tHead.rows[0];
   heading.cells[0].textContent = judged || stage.key === "scores" ? "query \\ key" : "";
