@@ -106,7 +106,7 @@ def test_out_writes_files_and_names_them(rearview, tmp_path: Path):
     assert rearview("explain", paths[1]).out == f"{I_LOVE.trace().show()}\n"
 
 
-@pytest.mark.parametrize(("ending", "begins"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])
+@pytest.mark.parametrize(("ending", "begins"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF-")])
 def test_out_writes_pictures(rearview, tmp_path: Path, ending: str, begins: bytes):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"love{ending}"
@@ -122,6 +122,15 @@ def test_json_for_pipes(rearview, tmp_path: Path):
     assert (done.code, done.err) == (0, f"wrote {path}\n")
     assert done.out == I_LOVE.trace(mask=window(2)).to_json()
     assert json.loads(done.out)["mask"] == "window(2)"
+
+
+def test_latex_to_paste(rearview, tmp_path: Path):
+    path = tmp_path / "love.csv"
+    done = rearview("explain", "love", "--latex", "-s", "weights", "--decimals", "2", "--out", str(path))
+    assert (done.code, done.err) == (0, f"wrote {path}\n")
+    assert done.out == I_LOVE.trace().to_latex(stages=["weights"], decimals=2, document=False)
+    assert path.read_text() == I_LOVE.trace().to_csv()
+    assert rearview("explain", "love", "--decimals", "1").out == f"{I_LOVE.trace().show(decimals=1)}\n"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,12 @@ def test_json_for_pipes(rearview, tmp_path: Path):
         (["love", "--mask", "padding([1, 2])"], "rearview: mask: expected a mask for batch 1"),
         (["love", "--mask", "documents([0])"], "rearview: documents(ids): expected an id for each of the 3 positions"),
         (["love", "--json", "--stage", "q"],
-         "rearview: --json: expected no --head, --no-mask or --stage: JSON has everything, got --stage.\n"),
+         "rearview: --json: expected no option that chooses what to print: JSON has all, got --stage.\n"),
+        (["love", "--json", "--latex"],
+         "rearview: --json: expected no option that chooses what to print: JSON has all, got --latex.\n"),
+        (["love", "--latex", "--no-mask"],
+         "rearview: --latex: expected no --no-mask: it has both, with the mask and without it, got --no-mask.\n"),
+        (["love", "--decimals", "0"], "rearview: decimals: expected an integer from 1 to 17, got 0.\n"),
         (["absent.json"], "rearview: absent.json: there is no such file\n"),
         (["absent/restaurant"], "rearview: absent/restaurant: expected a name that ends in .json or .npz, got "),
         (["."], "rearview: .: expected a name that ends in .json or .npz, got 'no ending'\n"),
@@ -158,7 +172,9 @@ def test_a_bad_file_name_is_refused_before_anything_is_written(rearview, tmp_pat
     good, bad = tmp_path / "love.html", tmp_path / "love.gif"
     done = rearview("explain", "love", "-o", str(good), "-o", str(bad))
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("rearview: path: expected a name that ends in .html, .json, .tex, .svg or .png, got")
+    assert done.err.startswith(
+        "rearview: path: expected a name that ends in .html, .json, .csv, .tex, .svg, .png or .pdf, got '.gif'"
+    )
     assert not good.exists()
 
 

@@ -4,6 +4,9 @@ Terminal, JSON, LaTeX, SVG and the page are tested; a PNG is the figure of the S
 checked on the parsed output, not on the Trace.
 """
 
+import csv
+import io
+import itertools
 import json
 import math
 import re
@@ -17,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from rearview import Trace
-from rearview.drawing.cells import drawn
+from rearview import Trace, explain
+from rearview.drawing.cells import drawn, printable
 from rearview.drawing.text import NumberRole
 from rearview.explanation.numbers import digits_for, shown, signed
 from rearview.explanation.picture import picture
@@ -104,6 +107,38 @@ def read_latex(trace: Trace, head: int) -> list[Rows]:
 def test_latex(name: str, head: int):
     trace = TRACES[name]()
     assert read_latex(trace, head) == [expected(stage, head, beside_masked=False) for stage in trace.stages]
+
+
+# CSV.
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_csv(name: str):
+    trace = TRACES[name]()
+    lines = list(csv.DictReader(io.StringIO(trace.to_csv())))
+    found = {}
+    for line in lines:
+        place = (line["stage"], int(line["head"]), int(line["row"]), int(line["column"]))
+        found[place] = (float(line["value"]), float(line["without_mask"]))
+        rows, columns = trace[line["stage"]].rows, trace[line["stage"]].columns
+        assert line["row_label"].removeprefix("'") == printable(rows[place[2]])
+        assert line["column_label"].removeprefix("'") == printable(columns[place[3]])
+    wanted = {}
+    for stage in trace.stages:
+        without = stage.matrix if stage.unmasked is None else stage.unmasked
+        for head in range(max(len(stage.matrix), len(without))):
+            masked, unmasked = stage.of_head(head), stage.of_head(head, masked=stage.unmasked is None)
+            for i, j in itertools.product(*map(range, masked.shape)):
+                wanted[stage.key, head, i, j] = (float(masked[i, j]), float(unmasked[i, j]))
+    assert found == wanted
+    assert len(lines) == len(wanted)
+
+
+def test_a_label_is_no_formula_for_a_spreadsheet():
+    unit = torch.eye(2)
+    text = explain(query=unit, key=unit, value=unit, labels=["=1+1", '-x, "y"']).to_csv()
+    assert "weights,0,0,'=1+1,0,'=1+1,1.0,0.6697615493266569\n" in text
+    assert '\'-x, ""y""' in text
 
 
 # The picture.

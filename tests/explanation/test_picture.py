@@ -134,8 +134,14 @@ def test_each_ending_has_its_form_and_nothing_else_is_left(ending: str, tmp_path
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.pdf", "path: expected a name that ends in .html, .json, .tex, .svg or .png, got '.pdf' (a.pdf)."),
-        ("trace", "path: expected a name that ends in .html, .json, .tex, .svg or .png, got no ending (trace)."),
+        (
+            "a.gif",
+            "path: expected a name that ends in .html, .json, .csv, .tex, .svg, .png or .pdf, got '.gif' (a.gif).",
+        ),
+        (
+            "trace",
+            "path: expected a name that ends in .html, .json, .csv, .tex, .svg, .png or .pdf, got no ending (trace).",
+        ),
         ("nowhere/a.html", "path: expected a folder that exists, got nowhere."),
         (7, "path: expected a file name, got 7."),
     ],

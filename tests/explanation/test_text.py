@@ -183,7 +183,7 @@ def test_decimals_and_whole_numbers():
     trace = explain(query=[[1, 0]], key=[[2, 0], [0, 1]], value=[[1.25, -3], [2, 40]], mask=full())
     assert trace.show(stages=["v"]).splitlines()[-2:] == [" t1   1.250  -3.000", " t2   2.000  40.000"]
     assert trace.show(stages=["v"], decimals=1).splitlines()[-2:] == [" t1   1.2  -3.0", " t2   2.0  40.0"]
-    assert trace.show(stages=["k"]).splitlines()[-2:] == [" t1  2  0", " t2  0  1"]
+    assert trace.show(stages=["k"]).splitlines()[-2:] == [" t1    2   0", " t2    0   1"]
     for argument, value in (("decimals", 0), ("decimals", True), ("decimals", 18), ("width", 39)):
         with pytest.raises(RearviewError, match=f"^{argument}: expected an integer "):
             trace.show(**{argument: value})

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from rearview import (
@@ -249,6 +249,36 @@ def test_the_bias_of_the_scores_is_in_them_and_in_the_formula():
     assert trace["scores"].formula == "S = Q Kᵀ / √d + B"
     assert trace["scores"].latex == r"S = QK^\top / \sqrt{d} + B"
     assert_close(trace["projected"].matrix[0], layer(x).detach())
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_of_torch_is_opened_up(batch_first: bool, bias: bool):
+    torch.manual_seed(1)
+    layer = nn.MultiheadAttention(8, 2, bias=bias, batch_first=batch_first, dtype=torch.float64).eval()
+    x = numbers(4, 8)
+    batch = x[None] if batch_first else x[:, None]
+    blocked = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    with torch.no_grad():
+        wanted = layer(batch, batch, batch, attn_mask=blocked)[0].reshape(4, 8)
+        everything = layer(batch, batch, batch)[0].reshape(4, 8)
+    trace = explain(layer, x)
+    assert repr(trace.mask) == "causal()"
+    assert_close(trace["projected"].matrix[0], wanted)
+    assert_close(explain(layer, x, mask=full())["projected"].matrix[0], everything)
+    with pytest.raises(
+        RearviewError, match=r"^nn\.MultiheadAttention cannot be converted:\n  - it appends a key of zer"
+    ):
+        explain(nn.MultiheadAttention(8, 2, add_zero_attn=True), x)
+
+
+def test_another_module_is_refused_with_what_to_use():
+    with pytest.raises(RearviewError) as refusal:
+        explain(nn.Linear(4, 4), numbers(3, 4))  # pyright: ignore[reportArgumentType]
+    assert str(refusal.value) == (
+        "x: expected a matrix, a MaskedSelfAttention or an nn.MultiheadAttention, got Linear. For the attention of a "
+        "model use observe(model), or explain_model for a layer of a GPT or BERT."
+    )
 
 
 def test_dropout_is_not_in_the_weights():

@@ -12,7 +12,7 @@ import typer
 from rearview.cli.commands import Command
 
 # As in `Trace.save`, which is not imported for the help.
-ENDINGS = (".html", ".json", ".tex", ".svg", ".png")
+ENDINGS = (".html", ".json", ".csv", ".tex", ".svg", ".png", ".pdf")
 
 app = typer.Typer(add_completion=False)
 
@@ -42,6 +42,10 @@ def explain(
         list[str] | None,
         typer.Option("--out", "-o", help=f"Also write a file: {', '.join(ENDINGS)}. May be repeated."),
     ] = None,
+    decimals: Annotated[int, typer.Option(help="Number of decimals to print.")] = 3,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Print LaTeX to paste into a document that uses amsmath.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every stage and head as JSON.")] = False,
 ) -> None:
     """Explain one attention step by step: scores, mask, weights and output.
@@ -54,6 +58,7 @@ def explain(
     rearview explain restaurant
     rearview explain restaurant --mask "causal() & window(2)" --stage weights
     rearview explain love --out love.html --out love.svg
+    rearview explain love --latex --stage weights --decimals 2
     rearview explain my.json --head 1
     rearview explain five-tokens --json
     rearview explain --model DIR --text "I love sushi" --layer 1 --head 2
@@ -63,5 +68,5 @@ def explain(
 
     run_explain(
         what, model=model, text=text, layer=layer, mask=mask, head=head, no_mask=no_mask, stages=stage or [],
-        out=out or [], as_json=as_json,
+        out=out or [], decimals=decimals, latex=latex, as_json=as_json,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from rearview.errors import BadArgument
 from rearview.explanation import Trace
 from rearview.explanation.examples import EXAMPLES
 from rearview.explanation.input_file import explain_file
+from rearview.explanation.numbers import DIGITS
 from rearview.explanation.trace import ENDINGS
 from rearview.files import target_of
 from rearview.masks import Mask
@@ -35,10 +36,15 @@ def run_explain(
     no_mask: bool,
     stages: Sequence[str],
     out: Sequence[str],
+    decimals: int,
+    latex: bool,
     as_json: bool,
 ) -> None:
     """Explain an example or a file `what`, or a layer of a model; without arguments, list the examples."""
-    narrowing = {"--head": head is not None, "--no-mask": no_mask, "--stage": bool(stages)}
+    narrowing = {
+        "--head": head is not None, "--no-mask": no_mask, "--stage": bool(stages), "--decimals": decimals != DIGITS,
+        "--latex": latex,
+    }  # fmt: skip
     narrowed = [name for name, given in narrowing.items() if given]
     others = [
         name for name, given in {"--mask": mask is not None, "--out": bool(out), "--json": as_json}.items() if given
@@ -55,7 +61,11 @@ def run_explain(
         show(_listing())
         return
     if as_json and narrowed:
-        raise BadArgument("--json", expected="no --head, --no-mask or --stage: JSON has everything", got=narrowed[0])
+        raise BadArgument("--json", expected="no option that chooses what to print: JSON has all", got=narrowed[0])
+    if latex and no_mask:
+        raise BadArgument(
+            "--latex", expected="no --no-mask: it has both, with the mask and without it", got="--no-mask"
+        )
     # Names that cannot be written to are refused before anything is computed.
     for path in out:
         target_of(path, ENDINGS)
@@ -64,12 +74,15 @@ def run_explain(
     head = trace.checked_head(head or 0)
     if as_json:
         print(trace.to_json(), end="")
+    elif latex:
+        print(trace.to_latex(head, stages=stages or None, decimals=decimals, document=False), end="")
     else:
-        show(trace.show(head, masked=not no_mask, stages=stages or None, width=columns()))
+        show(trace.show(head, masked=not no_mask, stages=stages or None, width=columns(), decimals=decimals))
     for n, path in enumerate(out):
         trace.save(path, head)
-        # stdout has only JSON.
-        print(f"{'' if n or as_json else chr(10)}wrote {path}", file=sys.stderr if as_json else sys.stdout)
+        # stdout has only JSON, or only LaTeX.
+        alone = as_json or latex
+        print(f"{'' if n or alone else chr(10)}wrote {path}", file=sys.stderr if alone else sys.stdout)
 
 
 def _trace(what: str, mask: Mask | None) -> Trace:

@@ -42,7 +42,7 @@ Positions: TypeAlias = str | Rotary | Matrix | None
 
 
 def explain(
-    x: Matrix | MaskedSelfAttention | None = None,
+    x: Matrix | MaskedSelfAttention | nn.MultiheadAttention | None = None,
     w_q: Matrix | None = None,
     w_k: Matrix | None = None,
     w_v: Matrix | None = None,
@@ -70,11 +70,12 @@ def explain(
     There are three ways to call it:
         explain(x, w_q, w_k, w_v): the input [time, features] and the weights [in, out], as in Q = X W_Q.
         explain(query=q, key=k, value=v): Q, K and V, each [time, dim] or [heads, time, dim].
-        explain(layer, x): a `MaskedSelfAttention` and its input.
+        explain(layer, x): a `MaskedSelfAttention`, or an `nn.MultiheadAttention` used for self-attention, and its
+            input [time, dim].
 
     Args:
         positions: "sinusoidal" (as in the original paper), "rotary", or a matrix P [time, features] that is added.
-        mask: who may be heard. Default: causal(). With a layer, it is combined with the layer's mask.
+        mask: who may be heard. Default: causal(). With a `MaskedSelfAttention` it is combined with the layer's mask.
         labels: the tokens or speakers, one per row; a string is split at spaces. `key_labels`, where keys differ.
         features: the names of the input's columns. `query_features`, `key_features` and `value_features` name the
             columns of Q, K and V in a head.
@@ -90,6 +91,16 @@ def explain(
     """
     rotary = as_rotary(positions)
     num_heads = whole_number(num_heads, "num_heads", at_least=1)
+    if isinstance(x, nn.MultiheadAttention):
+        # It has no mask of its own.
+        x, mask = MaskedSelfAttention.from_multihead(x, mask=causal() if mask is None else mask), None
+    if isinstance(x, nn.Module) and not isinstance(x, MaskedSelfAttention):
+        raise BadArgument(
+            "x",
+            expected="a matrix, a MaskedSelfAttention or an nn.MultiheadAttention",
+            got=type(x).__name__,
+            advice="For the attention of a model use observe(model), or explain_model for a layer of a GPT or BERT.",
+        )
     if isinstance(x, MaskedSelfAttention):
         if w_q is None or any(given is not None for given in (w_k, w_v, query, key, value, w_o)) or num_heads != 1:
             raise BadArgument("x", expected="explain(layer, x), with the weights of the layer", got="other arguments")

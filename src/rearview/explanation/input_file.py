@@ -102,6 +102,9 @@ def _check_complete(path: object, given: dict[str, Any]) -> None:
 
 def _value(reader: Reader, name: str, value: Any) -> Any:
     if name == "mask":
+        if isinstance(value, list):
+            advice = 'A matrix in which 1 means heard is written "dense([[1, 0], [1, 1]])".'
+            reader.refuse(name, "a mask expression", f"a list. {advice}")
         try:
             return parse(reader.read(str, value, name))
         except RearviewError as error:

@@ -22,7 +22,7 @@ def checked_decimals(decimals: int) -> int:
 
 
 def shown(number: float, digits: int = DIGITS) -> str:
-    """A number to `digits` decimals. An exact zero is written 0; a number that rounds to zero has decimals and no sign."""
+    """A number to `digits` decimals. An exact zero is written 0; what rounds to zero has decimals and no sign."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SINKS = "sinks"
 
 # The forms in which a Trace is saved.
-ENDINGS = (".html", ".json", ".tex", ".svg", ".png")
+ENDINGS = (".html", ".json", ".csv", ".tex", ".svg", ".png", ".pdf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +161,12 @@ class Trace:
 
         return to_latex(self, head=self.checked_head(head), stages=stages, decimals=decimals, document=document)
 
+    def to_csv(self) -> str:
+        """All numbers in full, one line for each: its stage, head, row and column, and its value without the mask."""
+        from rearview.explanation.number_table import to_csv
+
+        return to_csv(self)
+
     def to_html(self) -> str:
         """One self-contained page: every step, with the mask on or off, and how each cell is computed."""
         from rearview.explanation.html import to_html
@@ -173,13 +179,18 @@ class Trace:
         return to_notebook(self)
 
     def save(self, path: str | os.PathLike[str], head: int = 0) -> None:
-        """Write .html, .json, .tex, .svg or .png, by the ending of the name. A page and JSON hold every head."""
+        """Write .html, .json, .csv, .tex, .svg, .png or .pdf, by the ending of the name.
+
+        A page, JSON and CSV hold every head.
+        """
         target, head = target_of(path, ENDINGS), self.checked_head(head)
         match target.suffix.lower():
             case ".html":
                 content = self.to_html().encode()
             case ".json":
                 content = self.to_json().encode()
+            case ".csv":
+                content = self.to_csv().encode()
             case ".tex":
                 content = self.to_latex(head).encode()
             case ending:
