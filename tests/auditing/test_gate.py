@@ -293,6 +293,30 @@ def test_a_cache_that_forgets_differs_from_the_full_pass():
     assert "from the full pass" in report.why
 
 
+def test_a_cache_for_single_tokens_is_audited_as_well():
+    """A model that cannot take a prompt in two parts, and whose cache forgets when it decodes token by token."""
+
+    def step(model: Decoder, x: Tensor, state: list[Tensor]) -> Tensor:
+        if state and x.shape[1] > 1:
+            raise ValueError("one token at a time")
+        return model.step(x, state, masked=True)
+
+    single = CacheAdapter(ADAPTER.start, step)
+    check = audit(Decoder(), tokens(), cache=single).check("cached decoding")
+    assert check.status == "passed"
+    assert "token by token at the end; in two chunks: the model does not decode in this way: " in check.why
+    report = audit(Decoder(kept=False), tokens(), cache=single)
+    assert report.verdict is Verdict.LEAKS
+    assert "token by token at the end: position" in report.why
+
+    def never(model: Decoder, x: Tensor, state: list[Tensor]) -> Tensor:
+        raise ValueError("never")
+
+    check = audit(Decoder(), tokens(), cache=CacheAdapter(ADAPTER.start, never)).check("cached decoding")
+    assert check.status == "skipped"
+    assert check.why.count("never") == 2
+
+
 def test_a_cache_that_is_not_known_is_said():
     class Unknown(Decoder):
         def forward(self, x: Tensor, kv_cache: list[Tensor] | None = None) -> Tensor:
