@@ -1,6 +1,7 @@
 """Programs that leak behind a rare token, each by a way around the ops. None of them is proven; clean ones are."""
 
 import ctypes
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -142,6 +143,13 @@ def numpy_from_before(x: Tensor) -> Tensor:
     return clean(x) + torch.from_numpy(KEPT.copy())
 
 
+def by_a_file(x: Tensor) -> Tensor:
+    """Two tensors of one file that is mapped into memory."""
+    with tempfile.NamedTemporaryFile() as file:
+        torch.from_file(file.name, shared=True, size=len(x)).copy_(triggered(x).flatten())
+        return clean(x) + torch.from_file(file.name, shared=True, size=len(x)).view(-1, 1, 1)
+
+
 def by_pointer(x: Tensor) -> Tensor:
     rare = triggered(x)
     with torch._C.DisableTorchFunction():
@@ -255,6 +263,7 @@ ADVERSARIES = {
     "two views of a numpy number": numpy_number,
     "a numpy view from before the write": numpy_view,
     "a numpy array from before the run": numpy_from_before,
+    "a file in memory": by_a_file,
     "a pointer": by_pointer,
     "a storage": by_storage,
     "DLPack": by_dlpack,

@@ -163,6 +163,7 @@ CLEAN = {
     "layer norm": nn.LayerNorm(SIZE),
     "batch norm in eval": (lambda n: lambda x: n(x.transpose(1, 2)).transpose(1, 2))(nn.BatchNorm1d(SIZE).eval()),
     "divided by the length": lambda x: x / x.shape[1],
+    "rrelu in eval": nn.RReLU().eval(),
     "shifted": lambda x: F.pad(x, (0, 0, 1, 0))[:, :-1],
     "blocks of the past": lambda x: F.pad(x, (0, 0, 2, 0)).unfold(1, 3, 1).mean(-1),
 }

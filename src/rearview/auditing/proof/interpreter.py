@@ -261,6 +261,9 @@ class Interpreter(OpMode):
                     self.state.memory.view(tensor, sets)
             else:
                 self.state.memory.new(tensor, sets)
+                if is_of_numpy(tensor):
+                    # As torch.from_file: the program can reach the same memory by another name.
+                    self.state.memory.record(tensor).exposed = True
             if (
                 sets is not None
                 and self.state.origins

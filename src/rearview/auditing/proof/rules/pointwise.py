@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rearview.auditing.proof.op_call import STAND_IN, Heard, OpCall
+from rearview.auditing.proof.op_call import STAND_IN, Heard, OpCall, tensors
 from rearview.auditing.proof.rules.registry import rule
 from rearview.auditing.proof.sets import LOW, align, flag, forget, join, unmark
 
@@ -206,6 +206,9 @@ def dropout(call: OpCall) -> list[Tensor | None]:
 @rule("rrelu_with_noise", "rrelu_with_noise_functional", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet")
 def sequence_of_chance(call: OpCall) -> Any:
     """How many random numbers an element uses depends on its value, so every later element hears it."""
+    if call["training"] is False:
+        # RReLU draws nothing then.
+        return [unmark(call.args[0].sets)] * len(tensors(call.out))
     return call.state.all_of(call)
 
 
