@@ -260,6 +260,7 @@ def call(query: Any = q, key: Any = k, value: Any = v, **options: Any) -> Callab
     return lambda: attend(query, key, value, **options)
 
 
+FLOAT8 = torch.float8_e4m3fn
 WRONG: list[tuple[Callable[[], object], str]] = [
     (call(query=[1.0]), "^query: expected a tensor, got list"),
     (call(key=None), "^key: expected a tensor, got NoneType"),
@@ -320,6 +321,16 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (call(bias=torch.ones(7, 7).bool()), r"^bias: .*, got torch\.bool\. Who may be heard goes into mask="),
     (call(bias=0.5), "^bias: expected a float tensor .*, got float"),
     (call(bias=torch.zeros(7, 7, device="meta")), "^bias: expected a tensor on cpu, got meta"),
+    (call(bias=torch.zeros(7, 7).to(FLOAT8)), r"^bias: expected a float tensor .*, got torch\.float8_e4m3fn"),
+    (call(sinks=torch.zeros(4).to(FLOAT8)), r"^sinks: expected a float tensor \[4\]"),
+    (call(sinks=torch.zeros(4, 1).to_sparse()), r"^sinks: .*, got a sparse_coo"),
+    (call(lengths=torch.ones(2, 1).long().to_sparse()), r"^lengths: .*, got a sparse_coo"),
+    (call(engine=[]), r"^engine: expected auto, .*, got \[\]"),
+    (call(return_lse=1), "^return_lse: expected True or False, got 1"),
+    (call(return_lse=torch.ones(2)), "^return_lse: expected True or False, got tensor"),
+    (call(batch_invariant=1), "^batch_invariant: expected True or False, got 1"),
+    (lambda: weights(q, k, rows=torch.tensor([1j])), "^rows: expected indices of the 7 queries"),
+    (lambda: weights(q, k, rows=torch.zeros(1, device="meta").long()), "^rows: .*on meta, which has no values"),
     (call(bias=alibi(3)), "^bias: expected alibi for 4 heads, got 3 slopes"),
     (lambda: alibi(0), r"^alibi\(heads\): expected an integer of at least 1, got 0"),
     (lambda: alibi(torch.tensor([1, 2])), r"^alibi\(heads\): expected a number of heads, or constant float slopes"),

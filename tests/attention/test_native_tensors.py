@@ -111,7 +111,7 @@ def test_no_heads():
 def test_tensors_that_are_no_rows_in_memory_are_refused():
     query = inputs()[0]
     for other in (query.to_sparse(), torch.nested.as_nested_tensor(list(query), layout=torch.jagged)):
-        with pytest.raises(BadArgument, match=r"^query: expected a plain tensor, of rows in memory, got torch\.(s|j)"):
+        with pytest.raises(BadArgument, match=r"^query: expected a plain tensor, .*, got a (sparse_coo|nested) "):
             attend(other, other, other, engine="native")
 
 

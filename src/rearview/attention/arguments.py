@@ -17,7 +17,7 @@ from rearview.attention.pages import Pages
 from rearview.attention.sequence_shard import SequenceShard
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Frame, Mask
-from rearview.masks.data import described, is_whole
+from rearview.masks.data import check_plain, described, is_number, is_whole
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -29,8 +29,7 @@ def check_tensors(query: Any, key: Any, value: Any, *, paged: bool = False) -> N
             raise BadArgument(name, expected="a tensor", got=type(tensor).__name__)
         if tensor.dtype not in FLOATS:
             raise BadArgument(name, expected="float16, bfloat16, float32 or float64", got=tensor.dtype)
-        if tensor.layout != torch.strided:
-            raise BadArgument(name, expected="a plain tensor, of rows in memory", got=tensor.layout)
+        check_plain(tensor, name, expected="a plain tensor, of rows in memory", advice="")
         if tensor.ndim not in (2, 3, 4) or tensor.shape[-1] == 0:
             expected = "shape [batch, heads, time, dim] (or [batch, time, dim], or [time, dim])"
             raise BadArgument(name, expected=expected, got=list(tensor.shape))
@@ -102,9 +101,10 @@ def checked_bias(bias: Any, query: Tensor, k_len: int) -> Tensor | Alibi | None:
             raise BadArgument("bias", expected=f"alibi for {heads} heads", got=f"{len(bias.slopes)} slopes")
         return bias
     expected = f"a float tensor that broadcasts to [{batch}, {heads}, {q_len}, {k_len}], or alibi(...)"
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+    if not isinstance(bias, Tensor) or bias.dtype not in FLOATS:
         got = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
         raise BadArgument("bias", expected=expected, got=got, advice="Who may be heard goes into mask=.")
+    check_plain(bias, "bias", expected=expected)
     full = (batch, heads, q_len, k_len)
     fits = bias.ndim <= 4 and all(size in (1, whole) for size, whole in zip(bias.shape[::-1], full[::-1], strict=False))
     if not fits:
@@ -120,7 +120,8 @@ def checked_sinks(sinks: Any, query: Tensor) -> Tensor:
     expected = f"a float tensor [{heads}], one logit per query head"
     if not isinstance(sinks, Tensor):
         raise BadArgument("sinks", expected=expected, got=type(sinks).__name__)
-    if not sinks.is_floating_point() or sinks.shape != (heads,):
+    check_plain(sinks, "sinks", expected=expected)
+    if sinks.dtype not in FLOATS or sinks.shape != (heads,):
         raise BadArgument("sinks", expected=expected, got=f"{sinks.dtype} of shape {list(sinks.shape)}")
     return sinks.to(query.device, torch.float64 if query.dtype == torch.float64 else torch.float32)
 
@@ -139,6 +140,8 @@ def checked_pages(pages: Any, query: Tensor, key: Tensor, q_start: int | None) -
 def checked_lengths(lengths: Any, query: Tensor, *, q_start: int | None, paged: bool) -> Tensor:
     """`lengths` as int32. Their values are not read: a CUDA graph may change them."""
     expected = f"an integer tensor [{len(query)}] on {query.device}, the number of keys of each item"
+    if isinstance(lengths, Tensor):
+        check_plain(lengths, "lengths", expected=expected)
     if not isinstance(lengths, Tensor) or lengths.shape != (len(query),) or not is_whole(lengths):
         raise BadArgument("lengths", expected=expected, got=described(lengths))
     if lengths.device != query.device:
@@ -201,9 +204,8 @@ def finite_number(
     at_least: float = -math.inf,
     below: float = math.inf,
 ) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # Comparisons with infinity, which a NaN fails: a compiled graph can make them of a number that it does not know.
-    if is_number and -math.inf < value < math.inf and value > above and at_least <= value < below:
+    if is_number(value) and -math.inf < value < math.inf and value > above and at_least <= value < below:
         return float(value)
     bounds = {"above": above, "at least": at_least, "below": below}
     limits = "".join(f", {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))

@@ -19,7 +19,7 @@ from rearview.attention.pages import Pages
 from rearview.attention.sequence_shard import refuse_shard
 from rearview.errors import BadArgument
 from rearview.masks import Mask
-from rearview.masks.data import described
+from rearview.masks.data import as_device, as_list, described
 from rearview.masks.frame import whole_number
 from rearview.masks.lagged import lagged
 
@@ -48,8 +48,12 @@ class KeyValueCache:
         self.batch = whole_number(batch, "batch", at_least=0)
         heads, key_dim = whole_number(heads, "heads", at_least=1), whole_number(key_dim, "key_dim", at_least=1)
         value_dim = key_dim if value_dim is None else whole_number(value_dim, "value_dim", at_least=1)
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise BadArgument("dtype", expected="a floating point dtype, such as torch.float32", got=repr(dtype))
+        # Without a device, PyTorch's default one.
+        on = None if device is None else as_device(device)
         self.keys, self.values = (
-            torch.empty(*self._shape(batch, heads, dim), dtype=dtype, device=device) for dim in (key_dim, value_dim)
+            torch.empty(*self._shape(batch, heads, dim), dtype=dtype, device=on) for dim in (key_dim, value_dim)
         )
         self._length = 0
         # The number of positions that each item holds, where they differ.
@@ -262,7 +266,7 @@ def path_moves(lengths: list[int], paths: list[list[int]]) -> list[tuple[int, in
 
 def _listed(values: Any, argument: str) -> list:
     """A sequence or a tensor as a list."""
-    values = values.tolist() if hasattr(values, "tolist") else values
+    values = as_list(values, argument, expected="a list")
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise BadArgument(argument, expected="a list", got=repr(values))
     return list(values)

@@ -42,6 +42,7 @@ from rearview.attention.pages import Pages
 from rearview.attention.sequence_shard import SequenceShard, active_shard, refuse_shard
 from rearview.errors import BadArgument
 from rearview.masks import Frame, Mask, Spans, causal, padding
+from rearview.masks.data import true_or_false
 from rearview.masks.lagged import lagged
 
 # Up to this number of ranges are cut out of the keys for a single query; with more pieces, a mask is cheaper.
@@ -137,8 +138,8 @@ class Call:
         if unknown:
             raise _unknown_option(next(iter(unknown)), CallOptions)
         check_tensors(query, key, value, paged=pages is not None)
-        if not isinstance(batch_invariant, bool):
-            raise BadArgument("batch_invariant", expected="True or False", got=repr(batch_invariant))
+        true_or_false(batch_invariant, "batch_invariant")
+        true_or_false(return_lse, "return_lse")
         if generator is not None and not isinstance(generator, torch.Generator):
             raise BadArgument("generator", expected="a torch.Generator", got=type(generator).__name__)
         query, key, value = as_autocast(query, key, value)

@@ -22,7 +22,7 @@ from rearview.attention.sequence_shard import refuse_shard
 from rearview.attention.sinks import counted_in, share_of_keys
 from rearview.errors import BadArgument
 from rearview.masks import Mask
-from rearview.masks.data import as_data
+from rearview.masks.data import as_data, check_readable, is_whole
 
 
 @overload
@@ -126,8 +126,9 @@ def run(call: Call, *, engine: str = "auto", kind: prepared.Kind | None = None) 
     if kind is not None and own is call:
         plans = prepared.plans_of(call.mask)
         if kind not in plans:
-            while len(plans) >= prepared.MOST_KINDS:
-                plans.pop(next(iter(plans)), None)
+            # The oldest go. Listed in one step, because another thread may add a kind meanwhile.
+            for old in list(plans)[: 1 - prepared.MOST_KINDS]:
+                plans.pop(old, None)
             plans[kind] = prepared.prepare(name, call)
     return answer
 
@@ -174,11 +175,14 @@ def _with_axes_of(answer: Tensor, query: Tensor) -> Tensor:
 
 def _row_indices(rows: int | list[int] | Tensor, call: Call) -> Tensor:
     q_len = call.frame.q_len
-    indices = as_data(rows, "rows", expected=f"indices of the {q_len} queries").to(call.device)
+    expected = f"indices of the {q_len} queries"
+    indices = as_data(rows, "rows", expected=expected)
+    check_readable(indices, "rows", expected=expected)
+    indices = indices.to(call.device)
     # An empty list has no integer dtype.
-    whole = indices.numel() == 0 or not (indices.is_floating_point() or indices.dtype == torch.bool)
+    whole = indices.numel() == 0 or is_whole(indices)
     if indices.ndim > 1 or not whole or (indices.numel() and not bool(((indices >= -q_len) & (indices < q_len)).all())):
-        raise BadArgument("rows", expected=f"indices of the {q_len} queries", got=rows)
+        raise BadArgument("rows", expected=expected, got=rows)
     return indices.long().reshape(-1) % max(q_len, 1)
 
 

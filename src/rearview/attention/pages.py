@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks import Mask, padding
-from rearview.masks.data import as_data, described, is_whole
+from rearview.masks.data import as_data, as_list, check_readable, described, is_whole
 from rearview.masks.frame import whole_number
 from rearview.masks.lagged import lagged
 
@@ -46,10 +46,12 @@ class Pages:
         numbers = as_data(table, "table", expected=TABLE)
         if numbers.ndim != 2 or not is_whole(numbers):
             raise BadArgument("table", expected=TABLE, got=described(numbers))
-        counts = as_data(lengths, "lengths", expected=f"one for each of {len(numbers)} items").tolist()
+        check_readable(numbers, "table", expected=TABLE)
+        expected = f"one for each of {len(numbers)} items"
+        counts = as_list(as_data(lengths, "lengths", expected=expected), "lengths", expected=expected)
         if not isinstance(counts, list) or len(counts) != len(numbers):
             got = len(counts) if isinstance(counts, list) else counts
-            raise BadArgument("lengths", expected=f"one for each of {len(numbers)} items", got=got)
+            raise BadArgument("lengths", expected=expected, got=got)
         self.lengths = tuple(whole_number(count, "lengths", at_least=0) for count in counts)
         self.table = numbers.int().contiguous()
         # The last mask that was placed: the layers of a model ask with the same one, and it remembers its ranges.
@@ -84,10 +86,12 @@ class Pages:
         """The mask over `k_len` keys: the queries of each item stand at its last positions, and hear its keys alone."""
         if self.is_even:
             return mask
-        if self._placed is None or self._placed[0] is not mask:
+        # Read once: another thread may ask with another mask in between.
+        last = self._placed
+        if last is None or last[0] is not mask:
             own = lagged(mask, [self.k_len - length for length in self.lengths]) & padding(list(self.lengths))
-            self._placed = (mask, own)
-        return self._placed[1]
+            self._placed = last = (mask, own)
+        return last[1]
 
     def check(self, query: Tensor, pool: Tensor) -> None:
         """Raise unless the table fits the batch of the query and the blocks of the pool."""

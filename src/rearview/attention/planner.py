@@ -91,6 +91,8 @@ def plan(
 
 def resolve(call: Call, engine: str) -> tuple[str, str]:
     """The engine for this call and the reason: the named one, which never falls back, or the first that takes it."""
+    if not isinstance(engine, str) or engine not in ("auto", *ENGINES):
+        raise BadArgument("engine", expected="auto, " + ", ".join(ENGINES), got=repr(engine))
     if engine == "auto":
         if call.device.type == "cuda":
             for name in gpu_choice.fastest_first(call):
@@ -102,8 +104,6 @@ def resolve(call: Call, engine: str) -> tuple[str, str]:
                 return name, reason
         reasons = [f"{name}: {reason}" for name in ENGINES for reason in refusals_of(name, call)]
         raise Unsupported("no engine can do this exactly", reasons)
-    if engine not in ENGINES:
-        raise BadArgument("engine", expected="auto, " + ", ".join(ENGINES), got=repr(engine))
     if reasons := refusals_of(engine, call):
         raise Unsupported(
             f"engine {engine!r} cannot do this exactly",

@@ -67,6 +67,9 @@ def kind_of(
     """All that an answer depends on besides the mask and the values of tensors; None for a call that is not plain."""
     if dispatch_modes() or function_modes() or is_transforming() or is_tracing() or forward_ad._current_level >= 0:
         return None
+    # Not everything can be looked up, and 1 is equal to True.
+    if type(engine) is not str or type(return_lse) is not bool:
+        return None
     # On a layout the tensors are one rank's rows, and keys are exchanged first.
     if active_shard() is not None or not (_is_plain(query) and _is_plain(key) and _is_plain(value)):
         return None
@@ -123,4 +126,4 @@ def _is_plain(tensor: object) -> bool:
     kind = type(tensor)
     if kind is not Tensor and kind is not Parameter:
         return False
-    return tensor.layout is STRIDED and not tensor.is_neg()  # pyright: ignore[reportAttributeAccessIssue]
+    return tensor.layout is STRIDED and not (tensor.is_neg() or tensor.is_nested)  # pyright: ignore[reportAttributeAccessIssue]

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
 # A tensor of more values than this is summarised when the mask is printed.
 PRINTED_VALUES = 32
 
@@ -26,9 +28,80 @@ def as_data(values: Any, argument: str, *, expected: str) -> Tensor:
         tensor = torch.as_tensor(values).detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadArgument(argument, expected=expected, got=reprlib.repr(values)) from error
+    check_plain(tensor, argument, expected=expected)
+    return _signed(tensor, argument, expected) if tensor.dtype in UNSIGNED else tensor
+
+
+def check_plain(tensor: Tensor, argument: str, *, expected: str, advice: str = "Convert it with .to_dense().") -> None:
+    """Raise for a tensor that is sparse, nested or quantized."""
+    if tensor.is_nested or tensor.is_quantized:
+        raise BadArgument(argument, expected=expected, got=described(tensor))
     if tensor.layout != torch.strided:
-        raise BadArgument(argument, expected=expected, got=described(tensor), advice="Convert it with .to_dense().")
-    return tensor
+        raise BadArgument(argument, expected=expected, got=described(tensor), advice=advice)
+
+
+def _signed(tensor: Tensor, argument: str, expected: str) -> Tensor:
+    # torch can neither compare nor add these dtypes.
+    signed = tensor.long()
+    if is_readable(tensor) and bool((signed < 0).any()):
+        raise BadArgument(argument, expected=expected, got="a number above 2**63 - 1")
+    return signed
+
+
+def as_list(values: Any, argument: str, *, expected: str) -> Any:
+    """The values of a tensor or an array as lists; anything else as it is.
+
+    >>> as_list(torch.tensor([3, 5]), "lengths", expected="integers")
+    [3, 5]
+    """
+    if isinstance(values, Tensor):
+        values = as_data(values, argument, expected=expected)
+        check_readable(values, argument, expected=expected)
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
+def check_readable(tensor: Tensor, argument: str, *, expected: str) -> None:
+    """Raise for a tensor without values."""
+    if tensor.is_meta:
+        raise BadArgument(argument, expected=expected, got=f"{described(tensor)} on meta, which has no values")
+
+
+def is_number(value: object) -> bool:
+    """Whether this is an int or a float; True and False are neither.
+
+    >>> is_number(0.5), is_number(True), is_number("1")
+    (True, False, False)
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def true_or_false(value: object, argument: str) -> bool:
+    """`value`, or an error that names the argument.
+
+    >>> true_or_false(True, "causal")
+    True
+    """
+    if not isinstance(value, bool):
+        raise BadArgument(argument, expected="True or False", got=reprlib.repr(value))
+    return value
+
+
+def as_device(device: torch.device | str | None) -> torch.device:
+    """The device, by default the CPU; an error where PyTorch knows no such device, or it is not there.
+
+    >>> as_device(None)
+    device(type='cpu')
+    """
+    if isinstance(device, torch.device):
+        return device
+    try:
+        found = torch.device("cpu" if device is None else device)
+        if found.type not in ("cpu", "meta"):
+            torch.empty(0, device=found)
+    except (TypeError, ValueError, RuntimeError, AssertionError, ImportError) as error:
+        expected = "a device that PyTorch can use here, such as 'cpu' or 'cuda:0'"
+        raise BadArgument("device", expected=expected, got=reprlib.repr(device)) from error
+    return found
 
 
 def is_whole(tensor: Tensor) -> bool:
@@ -43,6 +116,7 @@ def is_whole(tensor: Tensor) -> bool:
 def as_lengths(values: Sequence[int] | Tensor, argument: str) -> Tensor:
     expected = "integers of at least 0, one for each batch item"
     lengths = as_data(values, argument, expected=expected)
+    check_readable(lengths, argument, expected=expected)
     if lengths.ndim != 1 or not is_whole(lengths) or lengths.numel() == 0:
         raise BadArgument(argument, expected=expected, got=described(lengths))
     if bool((lengths < 0).any()):
@@ -70,6 +144,8 @@ def described(value: object) -> str:
     """
     if not isinstance(value, Tensor):
         return type(value).__name__
+    if value.is_nested:
+        return "a nested tensor"
     words = [] if value.layout == torch.strided else [str(value.layout).removeprefix("torch.")]
     words = [*words, str(value.dtype).removeprefix("torch."), "tensor"]
     article = "an" if words[0].startswith("i") else "a"

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, NoRangeForm
+from rearview.masks.data import as_device
 from rearview.masks.frame import Frame
 from rearview.masks.spans import Spans
 
@@ -245,7 +246,7 @@ class Mask:
         >>> causal().spans(1, 4).rows()
         [[(0, 4)]]
         """
-        return self.spans_in(Frame.of(q_len, k_len, q_start), torch.device(device or "cpu"))
+        return self.spans_in(Frame.of(q_len, k_len, q_start), as_device(device))
 
     def spans_in(self, frame: Frame, device: torch.device) -> Spans:
         """`spans` for a frame that is already made. The last few answers are remembered; any thread may ask."""
@@ -296,7 +297,7 @@ class Mask:
         >>> causal().to_bool(2, 3).tolist()
         [[True, True, False], [True, True, True]]
         """
-        visible = self.visible_in(Frame.of(q_len, k_len, q_start), torch.device(device or "cpu"))
+        visible = self.visible_in(Frame.of(q_len, k_len, q_start), as_device(device))
         return visible[0, 0] if self.batch is None and self.heads is None else visible
 
     def visible_in(self, frame: Frame, device: torch.device, rows: Tensor | None = None) -> Tensor:
@@ -347,7 +348,7 @@ class Mask:
         """
         from rearview.masks.tiles import Tiles
 
-        return Tiles.of(self, Frame.of(q_len, k_len, q_start), block=block, device=torch.device(device or "cpu"))
+        return Tiles.of(self, Frame.of(q_len, k_len, q_start), block=block, device=as_device(device))
 
     # Inspection.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
+from rearview.masks.data import true_or_false
 from rearview.masks.frame import LARGEST_NUMBER, Frame, whole_number
 from rearview.masks.mask import Mask, family
 from rearview.masks.runs import are_few
@@ -124,9 +125,7 @@ def grid_window(shape: Sequence[int], size: int | Sequence[int], *, start: int =
     first = whole_number(start, "start", at_least=0)
     if first + math.prod(axes) > LARGEST_NUMBER:
         raise BadArgument("grid_window(shape)", expected="fewer than 2**30 positions", got=repr(shape))
-    if not isinstance(inside, bool):
-        raise BadArgument("inside", expected="True or False", got=repr(inside))
-    return GridWindow(axes, sizes, first, inside)
+    return GridWindow(axes, sizes, first, true_or_false(inside, "inside"))
 
 
 def _whole_numbers(values: Sequence[int], argument: str) -> tuple[int, ...]:

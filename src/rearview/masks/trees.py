@@ -17,7 +17,7 @@ from torch import Tensor
 from rearview.drawing.cells import counted
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
-from rearview.masks.data import PRINTED_VALUES, as_data, described, is_readable, is_whole, printed
+from rearview.masks.data import PRINTED_VALUES, as_data, as_list, described, is_readable, is_whole, printed
 from rearview.masks.families import Causal
 from rearview.masks.frame import LARGEST_NUMBER, Frame, whole_number
 from rearview.masks.mask import Mask, family
@@ -155,7 +155,8 @@ def shared_prefix(
     >>> shared_prefix(2, [2, 1]).positions.tolist()
     [0, 1, 2, 3, 2]
     """
-    prompts, groups = _plain(prompt_length), _plain(answer_lengths)
+    prompts = _plain(prompt_length, "shared_prefix(prompt_length)")
+    groups = _plain(answer_lengths, "shared_prefix(answer_lengths)")
     if not isinstance(prompts, list):
         prompts, groups = [prompts], [groups]
     lists = [each for each in groups if isinstance(each, list)] if isinstance(groups, list) else []
@@ -184,8 +185,8 @@ def shared_prefix(
     return SharedPrefix(parents, tuple(lengths))
 
 
-def _plain(values: Any) -> Any:
+def _plain(values: Any, argument: str) -> Any:
     """Tensors, arrays and sequences as lists."""
-    values = values.tolist() if hasattr(values, "tolist") else values
+    values = as_list(values, argument, expected="whole numbers")
     several = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
-    return [_plain(each) for each in values] if several else values
+    return [_plain(each, argument) for each in values] if several else values

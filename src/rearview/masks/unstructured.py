@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
-from rearview.masks.data import described, is_readable
+from rearview.masks.data import check_plain, described, is_readable
 from rearview.masks.explicit import DenseRanges, check_rows, dense_sizes
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask, family
@@ -201,10 +201,11 @@ def dense(tensor: Tensor) -> Mask:
     >>> dense(torch.tensor([[True, False], [True, True]])).to_bool(2).int().tolist()
     [[1, 0], [1, 1]]
     """
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.layout != torch.strided:
-        is_sparse = isinstance(tensor, Tensor) and tensor.layout != torch.strided
-        advice = "Convert it with .to_dense()." if is_sparse else "For an additive mask use from_additive(tensor)."
-        expected = "a bool tensor, True = may be heard"
+    expected = "a bool tensor, True = may be heard"
+    if isinstance(tensor, Tensor):
+        check_plain(tensor, "dense(tensor)", expected=expected)
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
+        advice = "For an additive mask use from_additive(tensor)."
         raise BadArgument("dense(tensor)", expected=expected, got=described(tensor), advice=advice)
     if tensor.ndim not in (2, 4) or tensor.numel() == 0:
         raise BadArgument(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import as_device, true_or_false
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.flash import ADVICE, from_flash, more_than_one_range
 from rearview.masks.exchange.rows import ranged
@@ -53,6 +54,7 @@ def to_cu_seqlens(
       - query 1 hears the keys 0..1, and as a part of its sequence it would hear 1..1
     attend(mask=...) takes any mask.
     """
+    causal = true_or_false(causal, "causal")
     spans, items = ranged(mask, Frame.of(length)), batch_of(mask, batch)
     reasons = more_than_one_range(spans)
     if not reasons:
@@ -61,7 +63,7 @@ def to_cu_seqlens(
         edges = torch.unique(torch.cat([rows.start[rows.heard], torch.arange(items) * length, total]))
         reasons = _differences(rows, edges, causal=causal)
         if not reasons:
-            return edges.to(device or "cpu", torch.int32)
+            return edges.to(as_device(device), torch.int32)
     what = f"to_cu_seqlens(causal={causal}): packed sequences alone do not express {mask!r}"
     raise Unsupported(what, reasons, advice=ADVICE)
 

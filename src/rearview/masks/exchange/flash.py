@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.data import as_data, is_whole
+from rearview.masks.data import as_data, as_device, check_readable, is_whole, true_or_false
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.rows import ranged
 from rearview.masks.exchange.sequences import Band, RowRanges, as_packed, as_rectangles, find_band
@@ -78,8 +78,8 @@ def to_flash(
         raise Unsupported(_what(mask, frame), reasons, advice=ADVICE)
     return {
         **_arguments(band),
-        "cu_seqlens_q": packed.queries.to(device or "cpu", torch.int32),
-        "cu_seqlens_k": packed.keys.to(device or "cpu", torch.int32),
+        "cu_seqlens_q": packed.queries.to(as_device(device), torch.int32),
+        "cu_seqlens_k": packed.keys.to(as_device(device), torch.int32),
         "max_seqlen_q": int(packed.queries.diff().max()),
         "max_seqlen_k": int(packed.keys.diff().max()),
     }
@@ -103,7 +103,7 @@ def from_flash(
     if not isinstance(window_size, Sequence) or len(window_size) != 2:
         raise BadArgument("window_size", expected="(left, right)", got=repr(window_size))
     left, right = (whole_number(size, "window_size", at_least=-1) for size in window_size)
-    band = _band_mask(left, 0 if causal else right)
+    band = _band_mask(left, 0 if true_or_false(causal, "causal") else right)
     if cu_seqlens is None:
         return band
     edges = _edges(cu_seqlens)
@@ -113,7 +113,9 @@ def from_flash(
 
 def _edges(cu_seqlens: Sequence[int] | Tensor) -> Tensor:
     expected = "integers that start at 0 and rise to the total length, such as [0, 3, 5]"
-    edges = as_data(cu_seqlens, "cu_seqlens", expected=expected).cpu()
+    edges = as_data(cu_seqlens, "cu_seqlens", expected=expected)
+    check_readable(edges, "cu_seqlens", expected=expected)
+    edges = edges.cpu()
     whole = edges.ndim == 1 and len(edges) > 1 and is_whole(edges)
     if not whole or edges[0] != 0 or edges[-1] == 0 or bool((edges.diff() < 0).any()):
         raise BadArgument("cu_seqlens", expected=expected, got=reprlib.repr(edges.tolist()))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.data import described
+from rearview.masks.data import as_device, check_readable, described, true_or_false
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.rows import ranged, rows_as_mask
 from rearview.masks.frame import Frame, whole_number
@@ -67,7 +67,7 @@ def to_flashmask(
         )
     indices, is_causal = found
     indices = indices.expand(batch_of(mask, batch), -1, -1, -1).contiguous()
-    return {"startend_row_indices": indices.to(device or "cpu", torch.int32), "causal": is_causal}
+    return {"startend_row_indices": indices.to(as_device(device), torch.int32), "causal": is_causal}
 
 
 def _looking_back(columns: Spans) -> tuple[Tensor, bool] | None:
@@ -106,7 +106,7 @@ def from_flashmask(startend_row_indices: Tensor, *, causal: bool, q_len: int | N
     >>> from_flashmask(torch.tensor([2, 2, 4, 4]).view(1, 1, 4, 1), causal=True).spans(4).rows()
     [[(0, 1)], [(0, 2)], [(2, 3)], [(2, 4)]]
     """
-    sizes = (1, 2) if causal else (2, 4)
+    sizes = (1, 2) if true_or_false(causal, "causal") else (2, 4)
     known = isinstance(startend_row_indices, Tensor) and startend_row_indices.ndim == 4
     whole = known and startend_row_indices.dtype in (torch.int32, torch.int64)
     if not whole or startend_row_indices.shape[-1] not in sizes or startend_row_indices.numel() == 0:
@@ -115,6 +115,7 @@ def from_flashmask(startend_row_indices: Tensor, *, causal: bool, q_len: int | N
             expected=f"int32 [batch, head, key, {sizes[0]} or {sizes[1]}] for causal={causal}",
             got=described(startend_row_indices),
         )
+    check_readable(startend_row_indices, "startend_row_indices", expected="row indices")
     keys = startend_row_indices.shape[2]
     rows = keys if q_len is None else whole_number(q_len, "q_len", at_least=1)
     numbers = [number.unsqueeze(-1) for number in startend_row_indices.cpu().unbind(-1)]

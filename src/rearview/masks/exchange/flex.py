@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
+from rearview.masks.data import as_device
 from rearview.masks.exchange.checked import checked
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask
@@ -53,7 +54,7 @@ def to_mask_mod(
     """
     frame = Frame.of(q_len, k_len, q_start)
     checked(mask)._check(frame)
-    return _lowered(mask._simplify(frame), frame, torch.device(device or "cpu"))
+    return _lowered(mask._simplify(frame), frame, as_device(device))
 
 
 def to_block_mask(
@@ -76,7 +77,7 @@ def to_block_mask(
     """
     from torch.nn.attention.flex_attention import BlockMask
 
-    frame, device = Frame.of(q_len, k_len, q_start), torch.device(device or "cpu")
+    frame, device = Frame.of(q_len, k_len, q_start), as_device(device)
     if frame.q_len == 0 or frame.k_len == 0:
         raise Unsupported(
             "to_block_mask", [f"a BlockMask of {frame.q_len} queries and {frame.k_len} keys has no blocks"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.data import described
+from rearview.masks.data import as_device, check_plain, check_readable, described
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.block_mask import from_block_mask
 from rearview.masks.exchange.checked import checked
@@ -58,8 +58,8 @@ def to_huggingface(
     [[[[0.0, -3.4028234663852886e+38], [0.0, 0.0]]]]
     """
     q_len = whole_number(q_len, "q_len", at_least=1)
-    frame, on, items = Frame.of(q_len, k_len, q_start), torch.device(device or "cpu"), batch_of(mask, batch)
-    match implementation:
+    frame, on, items = Frame.of(q_len, k_len, q_start), as_device(device), batch_of(mask, batch)
+    match implementation if isinstance(implementation, str) else None:
         case "flex_attention":
             return to_block_mask(mask, q_len, k_len, q_start=q_start, device=on)
         case "flash_attention_2":
@@ -83,6 +83,8 @@ def from_huggingface(attention_mask: Tensor | BlockMask) -> Mask:
     """
     if hasattr(attention_mask, "kv_num_blocks"):
         return from_block_mask(attention_mask)  # type: ignore[arg-type]
+    if isinstance(attention_mask, Tensor):
+        check_plain(attention_mask, "attention_mask", expected="a plain tensor")
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
         if attention_mask.dtype == torch.bool:
             return from_bool(attention_mask, true_means="heard")
@@ -154,6 +156,7 @@ def _to_padding_mask(mask: Mask, frame: Frame, batch: int, device: torch.device)
 
 
 def _from_padding_mask(real: Tensor) -> Mask:
+    check_readable(real, "attention_mask", expected="a 2-D padding mask")
     if not bool(((real == 0) | (real == 1)).all()):
         raise BadArgument(
             "attention_mask",

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.data import as_data, is_whole
+from rearview.masks.data import as_data, as_device, check_readable, is_whole
 from rearview.masks.exchange.batch import batch_of
 from rearview.masks.exchange.rows import ranged, rows_as_mask
 from rearview.masks.frame import Frame, whole_number
@@ -70,7 +70,7 @@ def to_magi(
                 query, key = item * frame.q_len, item * frame.k_len
                 keys = (key + int(start[min(first, len(start) - 1)]), key + int(end[min(last, len(end) - 1)]))
                 slices.append((query + first, query + last + 1, *keys, kind))
-    table = torch.tensor(sorted(slices), dtype=torch.int32, device=device or "cpu").view(-1, 5)
+    table = torch.tensor(sorted(slices), dtype=torch.int32, device=as_device(device)).view(-1, 5)
     return {"q_ranges": table[:, :2], "k_ranges": table[:, 2:4], "attn_type_map": table[:, 4]}
 
 
@@ -117,8 +117,12 @@ def from_magi(
     queries, keys = _pairs(q_ranges, "q_ranges", q_len), _pairs(k_ranges, "k_ranges", k_len)
     expected = f"a type from 0 to 3 and a range of keys for each of the {len(queries)} slices"
     named = [FULL] * len(queries) if attn_type_map is None else attn_type_map
-    kinds = as_data(named, "attn_type_map, k_ranges", expected=expected).cpu()
-    are_known = kinds.shape == (len(queries),) and bool(torch.isin(kinds, torch.arange(4)).all())
+    kinds = as_data(named, "attn_type_map, k_ranges", expected=expected)
+    check_readable(kinds, "attn_type_map, k_ranges", expected=expected)
+    kinds = kinds.cpu()
+    # Without slices there is nothing that could be no integer.
+    whole = kinds.shape == (len(queries),) and (is_whole(kinds) or not len(kinds))
+    are_known = whole and bool(((kinds >= 0) & (kinds < 4)).all())
     if len(keys) != len(queries) or not are_known:
         got = f"{reprlib.repr(kinds.tolist())} and {len(keys)} ranges of keys"
         raise BadArgument("attn_type_map, k_ranges", expected=expected, got=got)
@@ -144,7 +148,9 @@ def from_magi(
 
 def _pairs(values: Sequence[Sequence[int]] | Tensor, argument: str, length: int) -> Tensor:
     expected = f"integers [slices, 2] from 0 to {length}, start before end"
-    pairs = as_data(values, argument, expected=expected).cpu()
+    pairs = as_data(values, argument, expected=expected)
+    check_readable(pairs, argument, expected=expected)
+    pairs = pairs.cpu()
     if pairs.numel() == 0:
         return pairs.new_empty(0, 2, dtype=torch.long)
     whole = pairs.ndim == 2 and pairs.shape[1] == 2 and is_whole(pairs)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
-from rearview.masks.data import described
+from rearview.masks.data import as_device, described, true_or_false
 from rearview.masks.exchange.checked import checked
 from rearview.masks.exchange.tensors import from_additive, from_bool
 from rearview.masks.families import causal, full, window
@@ -44,7 +44,7 @@ def to_sdpa(
     >>> to_sdpa(causal(), 2, 3)["attn_mask"].int().tolist()     # is_causal would mean the first rows here
     [[[[1, 1, 0], [1, 1, 1]]]]
     """
-    frame, device = Frame.of(q_len, k_len, q_start), torch.device(device or "cpu")
+    frame, device = Frame.of(q_len, k_len, q_start), as_device(device)
     checked(mask)._check(frame)
     simple = mask._simplify(frame)
     if _same(simple, full(), frame, device):
@@ -65,7 +65,7 @@ def from_sdpa(attn_mask: Tensor | None = None, is_causal: bool = False, *, q_len
     [[1, 0, 0, 0], [1, 1, 0, 0]]
     """
     q_len, k_len = whole_number(q_len, "q_len", at_least=1), whole_number(k_len, "k_len", at_least=1)
-    if attn_mask is not None and is_causal:
+    if true_or_false(is_causal, "is_causal") and attn_mask is not None:
         raise BadArgument(
             "attn_mask, is_causal",
             expected="one of the two",

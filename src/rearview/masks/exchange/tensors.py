@@ -7,13 +7,14 @@
 """
 
 import math
+import reprlib
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.data import described
+from rearview.masks.data import check_plain, described, is_number
 from rearview.masks.mask import Mask
 from rearview.masks.unstructured import dense
 
@@ -34,6 +35,8 @@ def to_additive(visible: Tensor, *, dtype: torch.dtype = torch.float32, blocked:
         raise BadArgument("to_additive(visible)", expected="a bool tensor, True = heard", got=described(visible))
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise BadArgument("dtype", expected="a floating point dtype, such as torch.float32", got=dtype)
+    if not is_number(blocked):
+        raise BadArgument("blocked", expected=f"a negative number that {dtype} can hold", got=reprlib.repr(blocked))
     written = torch.tensor(float(blocked), dtype=torch.float64).to(dtype).double().item()
     # A value that the dtype turns into -inf, 0 or NaN would be a different mask than the one asked for.
     if not (blocked < 0 and written < 0 and math.isinf(blocked) == math.isinf(written)):
@@ -55,11 +58,12 @@ def from_bool(tensor: Tensor, *, true_means: Literal["heard", "blocked"]) -> Mas
     >>> from_bool(torch.tensor([[True, False], [True, True]]), true_means="heard")
     dense(<2 x 2 bool, 1 range per row>)
     """
-    if true_means not in ("heard", "blocked"):
-        raise BadArgument("true_means", expected="'heard' or 'blocked'", got=repr(true_means))
+    if not isinstance(true_means, str) or true_means not in ("heard", "blocked"):
+        raise BadArgument("true_means", expected="'heard' or 'blocked'", got=reprlib.repr(true_means))
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
         advice = "For numbers that are added to the scores use from_additive(tensor)."
         raise BadArgument("from_bool(tensor)", expected="a bool tensor", got=described(tensor), advice=advice)
+    check_plain(tensor, "from_bool(tensor)", expected="a plain tensor")
     _check_axes(tensor, "from_bool(tensor)")
     return dense(tensor if true_means == "heard" else ~tensor)
 
@@ -77,9 +81,10 @@ def from_additive(tensor: Tensor, *, blocked: float | None = None) -> Mask:
         advice = "For a bool tensor use from_bool(tensor, true_means=...)."
         got = described(tensor)
         raise BadArgument("from_additive(tensor)", expected="a floating point tensor", got=got, advice=advice)
+    check_plain(tensor, "from_additive(tensor)", expected="a plain tensor")
     _check_axes(tensor, "from_additive(tensor)")
-    if blocked is not None and not blocked < 0:
-        raise BadArgument("blocked", expected="a negative number", got=repr(blocked))
+    if blocked is not None and not (is_number(blocked) and blocked < 0):
+        raise BadArgument("blocked", expected="a negative number", got=reprlib.repr(blocked))
     heard = tensor == 0
     silent = tensor == -math.inf
     for value in LOWEST if blocked is None else (*LOWEST, blocked):
