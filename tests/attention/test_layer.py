@@ -15,14 +15,17 @@ from rearview import (
     MaskedSelfAttention,
     Unsupported,
     alibi,
+    attend,
     causal,
     chunks,
     dilated,
     documents,
+    explain,
     full,
     padding,
     per_head,
     prefix,
+    tree,
     window,
 )
 from rearview.errors import BadArgument
@@ -348,3 +351,92 @@ def test_invalid_layers(arguments: tuple, options: dict[str, Any], message: str)
 def test_invalid_calls(x: Tensor, options: dict[str, Any], message: str):
     with pytest.raises(BadArgument, match=message):
         MaskedSelfAttention(DIM, 4, dtype=torch.float64)(x, **options)
+
+
+# Rotary positions.
+
+
+def rotated(heads: torch.Tensor, positions: list[float], base: float) -> torch.Tensor:
+    """Each pair of features (n, n + dim / 2) as a complex number, turned by position x base^(-2n / dim)."""
+    half = heads.shape[-1] // 2
+    rates = base ** (-torch.arange(half).double() * 2 / heads.shape[-1])
+    angles = torch.tensor(positions).double().unsqueeze(-1) * rates
+    numbers = torch.complex(heads[..., :half], heads[..., half:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([numbers.real, numbers.imag], -1)
+
+
+def test_rotary_positions_turn_queries_and_keys():
+    layer = MaskedSelfAttention(DIM, 2, rotary=500.0, head_dim=4, dtype=torch.float64)
+    query, key, value = layer.heads(X)
+    at = list(map(float, range(TIME)))
+    expected = attend(rotated(query, at, 500.0), rotated(key, at, 500.0), value)
+    assert layer.w_o is not None
+    torch.testing.assert_close(layer(X), layer.w_o(expected.transpose(1, 2).flatten(2)), rtol=0, atol=1e-5)
+    assert not torch.allclose(layer(X), layer(X.flip(1)).flip(1))
+
+
+def test_rotary_positions_go_on_after_the_cache():
+    layer = MaskedSelfAttention(DIM, 2, rotary=10000.0, head_dim=4, num_kv_heads=1, dtype=torch.float64).eval()
+    for options in ({}, {"block_size": 2}):
+        cache = layer.new_cache(BATCH, max_len=TIME, **options)
+        with torch.no_grad():
+            parts = [layer(X[:, part], cache=cache) for part in (slice(0, 4), slice(4, 5), slice(5, TIME))]
+            torch.testing.assert_close(torch.cat(parts, 1), layer(X))
+
+
+def test_on_a_tree_each_path_has_the_positions_of_a_row_of_its_own():
+    layer = MaskedSelfAttention(DIM, 2, rotary=100.0, head_dim=6, dtype=torch.float64)
+    mask = tree([-1, 0, 1, 1, 3])
+    together = layer(X[:, :5], mask=mask, positions=mask.positions)
+    alone = layer(X[:, [0, 1, 3, 4]])
+    torch.testing.assert_close(together[:, [0, 1, 3, 4]], alone)
+    several = layer(X[:, :5], mask=mask, positions=mask.positions.expand(BATCH, -1))
+    assert torch.equal(several, together)
+
+
+def test_explain_shows_the_rotation_of_a_layer():
+    layer = MaskedSelfAttention(DIM, 2, rotary=100.0, head_dim=4, dtype=torch.float64)
+    trace = explain(layer, X[0])
+    torch.testing.assert_close(trace["projected"].matrix[0], layer(X[0]), rtol=0, atol=1e-5)
+    with pytest.raises(BadArgument, match=r"^positions: expected no rotary positions for a layer that has its own"):
+        explain(layer, X[0], positions="rotary")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MaskedSelfAttention(6, 2, rotary=1e4), "^rotary: expected an even head_dim, .*, got 3"),
+        (lambda: MaskedSelfAttention(8, 2, rotary=0), "^rotary: expected a finite number, above 0, got 0"),
+        (
+            lambda: MaskedSelfAttention(8, 2)(torch.zeros(3, 8), positions=torch.arange(3)),
+            "^positions: expected nothing",
+        ),
+        (
+            lambda: MaskedSelfAttention(8, 2, rotary=1e4)(torch.zeros(3, 8), positions=torch.arange(4)),
+            r"^positions: expected integers \[3\] or \[1, 3\], got an int64 tensor of shape \[4\]",
+        ),
+        (
+            lambda: MaskedSelfAttention(8, 2, rotary=1e4)(torch.zeros(3, 8), positions=torch.zeros(3)),
+            r"^positions: expected integers \[3\] or \[1, 3\], got a float32",
+        ),
+        (lambda: MaskedSelfAttention(8, 2, w_q=[[1.0]]), r"^w_q: expected a float tensor \[in, out\], got list"),
+        (lambda: MaskedSelfAttention(8, 2, bias=1), "^bias: expected True or False, got 1"),
+        (lambda: MaskedSelfAttention(8, 2, output="no"), "^output: expected True or False, got 'no'"),
+        (lambda: MaskedSelfAttention(8, 2)([1.0]), r"^x: expected a float tensor \[batch, time, dim\], got list"),
+        (
+            lambda: MaskedSelfAttention(8, 2)(torch.zeros(3, 8), cache=3),
+            "^cache: expected a KeyValueCache, .*, got int",
+        ),
+        (
+            lambda: KeyValueCache(batch=1, heads=1, max_len=1, key_dim=1, dtype=torch.int8),
+            "^dtype: expected a floating",
+        ),
+        (
+            lambda: KeyValueCache(batch=1, heads=1, max_len=1, key_dim=1, device="gpu"),
+            "^device: expected a device that",
+        ),
+    ],
+)
+def test_what_a_layer_and_a_cache_refuse(make: Any, message: str):
+    with pytest.raises(BadArgument, match=message):
+        make()

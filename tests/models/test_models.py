@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rearview import Mask, PagedCache, causal, chunks, documents, full, padding, prefix, tree, window
+from rearview.attention.positions import rotation_at
 from rearview.errors import BadArgument, BadFile, RearviewError, Unsupported
 from rearview.models import BERT, GPT, T5, BERTConfig, GPTConfig, T5Config
 from rearview.models.checkpoint import load
-from rearview.models.positions import rotation_at
 
 SMALL: dict[str, Any] = {"vocab_size": 31, "layers": 2, "heads": 4, "width": 32}
 SINKS = causal() & (window(4) | prefix(2))

@@ -17,8 +17,10 @@ from rearview.attention.bias import Alibi
 from rearview.attention.cache import KeyValueCache
 from rearview.attention.functional import attend
 from rearview.attention.paged_cache import new_cache
+from rearview.attention.positions import Rotation, next_positions, rotation_at
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
+from rearview.masks.data import as_data, described, is_whole, true_or_false
 from rearview.masks.frame import whole_number
 
 
@@ -35,6 +37,7 @@ class MaskedSelfAttention(nn.Module):
         output: whether the heads are projected with W_O. If not, they are returned concatenated.
         dropout: probability for attention weights, in training mode only.
         score_bias: `alibi(...)`, which is added to the scores.
+        rotary: the base of rotary positions, such as 10000.0, by which queries and keys are rotated. None for none.
         engine, batch_invariant: as in `attend`.
         w_q, w_k, w_v, w_o: initial weights [in, out], as in the formula Q = X W_Q.
 
@@ -62,6 +65,7 @@ class MaskedSelfAttention(nn.Module):
         output: bool = True,
         dropout: float = 0.0,
         score_bias: Alibi | None = None,
+        rotary: float | None = None,
         engine: str = "auto",
         batch_invariant: bool = False,
         w_q: Tensor | None = None,
@@ -82,12 +86,23 @@ class MaskedSelfAttention(nn.Module):
             raise BadArgument("num_kv_heads", expected=expected, got=self.num_kv_heads)
         if not isinstance(mask, Mask):
             raise BadArgument("mask", expected="a Mask such as causal()", got=type(mask).__name__)
+        for name, weight in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v), ("w_o", w_o)):
+            if weight is not None and not (
+                isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point()
+            ):
+                raise BadArgument(name, expected="a float tensor [in, out]", got=described(weight))
+        true_or_false(bias, "bias")
         self.head_dim = self._head_dim(w_q, self.num_heads, head_dim, dim, "head_dim")
         self.value_dim = self._head_dim(
             w_v, self.num_kv_heads, value_dim, self.head_dim * self.num_kv_heads, "value_dim"
         )
         self.mask, self.score_bias, self.engine, self.batch_invariant = mask, score_bias, engine, batch_invariant
         self.dropout = finite_number(dropout, "dropout", at_least=0.0, below=1.0)
+        self.rotary = None if rotary is None else finite_number(rotary, "rotary", above=0.0)
+        if rotary is not None and self.head_dim % 2:
+            raise BadArgument(
+                "rotary", expected="an even head_dim, whose features are rotated in pairs", got=self.head_dim
+            )
 
         def linear(given: Tensor | None, rows: int, columns: int, name: str) -> nn.Linear:
             layer = nn.Linear(rows, columns, bias=bias, dtype=dtype, device=device)
@@ -103,7 +118,7 @@ class MaskedSelfAttention(nn.Module):
         self.w_q = linear(w_q, dim, self.num_heads * self.head_dim, "w_q")
         self.w_k = linear(w_k, dim, self.num_kv_heads * self.head_dim, "w_k")
         self.w_v = linear(w_v, dim, self.num_kv_heads * self.value_dim, "w_v")
-        self.w_o = linear(w_o, self.num_heads * self.value_dim, dim, "w_o") if output else None
+        self.w_o = linear(w_o, self.num_heads * self.value_dim, dim, "w_o") if true_or_false(output, "output") else None
         if not output and w_o is not None:
             raise BadArgument("w_o", expected="nothing when output=False", got=f"a tensor {list(w_o.shape)}")
 
@@ -117,24 +132,42 @@ class MaskedSelfAttention(nn.Module):
         return total // heads
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V of `x` [batch, time, dim], each [batch, heads, time, head dim]."""
+        """Q, K and V of `x` [batch, time, dim], each [batch, heads, time, head dim]; rotary positions come after."""
         query = self.w_q(x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
         key = self.w_k(x).unflatten(-1, (self.num_kv_heads, self.head_dim)).transpose(1, 2)
         value = self.w_v(x).unflatten(-1, (self.num_kv_heads, self.value_dim)).transpose(1, 2)
         return query, key, value
 
-    def forward(self, x: Tensor, *, mask: Mask | None = None, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        cache: KeyValueCache | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Map [batch, time, dim] to the same shape; [time, dim] is a batch of one.
 
         `mask` narrows the mask of the layer for this call, for padding or packed documents: `layer.mask & mask`. With a
-        `cache`, `x` continues the sequence in the cache.
+        `cache`, `x` continues the sequence in the cache. `positions` [time] or [batch, time] are those by which a layer
+        with `rotary` rotates; by default 0, 1, 2, ..., after those in the cache. In documents and trees they are
+        `mask.positions`.
         """
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise BadArgument("x", expected="a float tensor [batch, time, dim]", got=described(x))
         if x.ndim not in (2, 3) or x.shape[-1] != self.w_q.in_features:
             expected = f"[batch, time, {self.w_q.in_features}] or [time, {self.w_q.in_features}]"
             raise BadArgument("x", expected=expected, got=list(x.shape))
         if mask is not None and not isinstance(mask, Mask):
             raise BadArgument("mask", expected="a Mask such as padding(...)", got=type(mask).__name__)
-        query, key, value = self.heads(x if x.ndim == 3 else x.unsqueeze(0))
+        if cache is not None and not isinstance(cache, KeyValueCache):
+            expected = "a KeyValueCache, as layer.new_cache(batch, max_len) makes it"
+            raise BadArgument("cache", expected=expected, got=described(cache))
+        items = x if x.ndim == 3 else x.unsqueeze(0)
+        query, key, value = self.heads(items)
+        if self.rotary is not None or positions is not None:
+            rotate = self._rotation(items, cache, positions)
+            query, key = rotate(query), rotate(key)
         mask = self.mask if mask is None else self.mask & mask
         if cache is not None:
             mask = cache.placed(mask)
@@ -155,6 +188,22 @@ class MaskedSelfAttention(nn.Module):
         out = heard.transpose(1, 2).flatten(2)  # [batch, time, heads x value dim]
         out = out if self.w_o is None else self.w_o(out)
         return out if x.ndim == 3 else out.squeeze(0)
+
+    def _rotation(self, x: Tensor, cache: KeyValueCache | None, positions: Tensor | None) -> Rotation:
+        """The rotation of the queries and keys of `x` [batch, time, dim]."""
+        if self.rotary is None:
+            expected = "nothing, in a layer without rotary positions"
+            advice = "Make the layer with rotary=10000.0, or add the positions to x."
+            raise BadArgument("positions", expected=expected, got=described(positions), advice=advice)
+        if positions is None:
+            positions = next_positions(x, cache)
+        else:
+            batch, time = x.shape[:2]
+            expected = f"integers [{time}] or [{batch}, {time}]"
+            positions = as_data(positions, "positions", expected=expected).to(x.device)
+            if not is_whole(positions) or positions.shape not in ((time,), (1, time), (batch, time)):
+                raise BadArgument("positions", expected=expected, got=described(positions))
+        return rotation_at(positions, head_dim=self.head_dim, base=self.rotary, batch_invariant=self.batch_invariant)
 
     def new_cache(
         self, batch: int, max_len: int, *, block_size: int | None = None, num_blocks: int | None = None
@@ -222,4 +271,5 @@ class MaskedSelfAttention(nn.Module):
 
     def extra_repr(self) -> str:
         grouped = f", num_kv_heads={self.num_kv_heads}" if self.num_kv_heads != self.num_heads else ""
-        return f"num_heads={self.num_heads}{grouped}, mask={self.mask!r}"
+        rotary = f", rotary={self.rotary:g}" if self.rotary is not None else ""
+        return f"num_heads={self.num_heads}{grouped}, mask={self.mask!r}{rotary}"

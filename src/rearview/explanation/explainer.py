@@ -105,6 +105,11 @@ def explain(
         if w_q is None or any(given is not None for given in (w_k, w_v, query, key, value, w_o)) or num_heads != 1:
             raise BadArgument("x", expected="explain(layer, x), with the weights of the layer", got="other arguments")
         projected = _of_layer(x, as_matrix(w_q, "x"), positions, labels, features)
+        if x.rotary is not None:
+            if rotary is not None:
+                expected = "no rotary positions for a layer that has its own"
+                raise BadArgument("positions", expected=expected, got=repr(positions))
+            rotary = Rotary(x.rotary, halves=True)
         mask = x.mask if mask is None else x.mask & mask
     elif x is not None:
         if w_q is None or w_k is None or w_v is None or not (query is key is value is None):

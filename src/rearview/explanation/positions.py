@@ -18,22 +18,26 @@ from rearview.errors import BadArgument
 
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions (https://arxiv.org/abs/2104.09864, eq. 34): pairs of features rotated by position x rate."""
+    """Rotary positions (https://arxiv.org/abs/2104.09864, eq. 34): pairs of features rotated by position x rate.
+
+    The paper pairs neighbours. With `halves`, feature n is paired with feature n + dim / 2, as in Llama.
+    """
 
     base: float = 10000.0
     first: int = 0
+    halves: bool = False
 
     def turn(self, heads: Tensor, start: int = 0) -> Tensor:
-        """[..., time, dim] with each pair (2i, 2i + 1) rotated by the angle of its position; row 0 is at `start`."""
+        """[..., time, dim] with each pair rotated by the angle of its position; row 0 is at `start`."""
         time, dim = heads.shape[-2:]
         if dim % 2:
             raise BadArgument("positions", expected="an even head dim for rotary positions", got=dim)
         frequency = self.base ** (-torch.arange(0, dim, 2, dtype=heads.dtype) / dim)
         start += self.first
         angle = torch.arange(start, start + time, dtype=heads.dtype).unsqueeze(-1) * frequency
-        even, odd = heads[..., 0::2], heads[..., 1::2]
-        turned = (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos())
-        return torch.stack(turned, dim=-1).flatten(-2)
+        one, other = heads.chunk(2, dim=-1) if self.halves else (heads[..., 0::2], heads[..., 1::2])
+        turned = (one * angle.cos() - other * angle.sin(), one * angle.sin() + other * angle.cos())
+        return torch.cat(turned, dim=-1) if self.halves else torch.stack(turned, dim=-1).flatten(-2)
 
 
 def sinusoidal(length: int, dim: int, *, first: int = 0) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache, attend
 from rearview.attention.paged_cache import new_cache
+from rearview.attention.positions import Rotation
 from rearview.masks import Mask, full
 from rearview.models.linear import Linear
-from rearview.models.positions import Rotation
 
 
 class SelfAttention(nn.Module):

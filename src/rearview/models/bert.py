@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rearview.attention.positions import sequence_positions
 from rearview.attention.sequence_shard import active_shard
 from rearview.masks import Mask, full
 from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run_block
 from rearview.models.feedforward import ACTIVATIONS
 from rearview.models.model import Model, initialize
-from rearview.models.positions import sequence_positions
 from rearview.models.validation import check_context, check_divides, check_sizes, embed
 
 

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rearview.attention import KeyValueCache
+from rearview.attention.positions import Rotation
 from rearview.attention.sequence_shard import SequenceShard, activated, active_shard
 from rearview.errors import BadArgument
 from rearview.masks import Mask, along
 from rearview.models.attention import CrossAttention, SelfAttention
 from rearview.models.feedforward import FeedForward
-from rearview.models.positions import Rotation
 
 
 @dataclass(frozen=True)

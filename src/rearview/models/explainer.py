@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rearview.attention.positions import Rotation
 from rearview.errors import BadArgument, Unsupported
 from rearview.explanation import Trace, explain
 from rearview.masks import Mask, full
 from rearview.models.attention import SelfAttention
 from rearview.models.bert import BERT
 from rearview.models.gpt import GPT
-from rearview.models.positions import Rotation
 from rearview.models.t5 import T5
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from rearview.attention import KeyValueCache
 from rearview.attention.engines.native.rows import check_rows
+from rearview.attention.positions import next_positions, rotation_at
 from rearview.attention.sequence_shard import active_shard
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
@@ -32,7 +33,7 @@ from rearview.models.block import Block, Blocks, BlockShape, narrowed_masks, run
 from rearview.models.feedforward import FeedForward
 from rearview.models.linear import Linear
 from rearview.models.model import Model, initialize
-from rearview.models.positions import positions_along, rotation_at, sequence_positions
+from rearview.models.positions import positions_along
 from rearview.models.validation import check_context, check_divides, check_sizes, embed
 
 
@@ -146,7 +147,7 @@ class GPT(Model):
         """
         x = embed(self.tokens, tokens)
         held = len(cache[0]) if cache else 0
-        slots = self._next_slots(tokens, cache)
+        slots = next_positions(tokens, cache[0] if cache else None)
         if paths is None:
             shard = active_shard()
             length = held + tokens.shape[1] if shard is None else shard.length
@@ -233,14 +234,6 @@ class GPT(Model):
             block.attention.new_cache(batch, length, block_size=block_size, num_blocks=num_blocks)
             for block in self.blocks
         ]
-
-    def _next_slots(self, tokens: Tensor, cache: list[KeyValueCache] | None) -> Tensor:
-        """The index of each token in its row, cached tokens included: [time], or [batch, time] if items differ."""
-        if not cache:
-            return sequence_positions(tokens)
-        count = torch.arange(tokens.shape[1], device=tokens.device)
-        starts = cache[0].starts
-        return count + len(cache[0]) if starts is None else count + starts.unsqueeze(1)
 
     def _initialize(self, module: nn.Module) -> None:
         # Projections into the residual stream start smaller, so that its variance does not grow with depth.
