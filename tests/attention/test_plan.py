@@ -1,5 +1,6 @@
 """The plan: the engine for each call, the reasons, and that attend follows the plan."""
 
+import html
 from typing import Any
 
 import pytest
@@ -231,3 +232,8 @@ def test_the_memory_of_the_kernel_is_linear_in_the_length():
     assert 4 * short == long
     # At least the log-sum-exp in float32, and by far no score for each pair.
     assert 2 * 2 * 4096 * 4 <= long < 4096 * 4096
+
+
+def test_a_notebook_shows_the_text_of_a_plan():
+    found = plan(*inputs(64, 64), mask=causal() & documents([0] * 64))
+    assert str(found) in html.unescape(found._repr_html_())

@@ -49,6 +49,11 @@ class Plan:
             ]
         )
 
+    def _repr_html_(self) -> str:
+        from rearview.drawing.html import preformatted
+
+        return preformatted(str(self))
+
 
 @shows_options
 def plan(

@@ -76,6 +76,15 @@ def sealed(
     return Sealed(re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], whole), parts["policy"])
 
 
+def preformatted(text: str) -> str:
+    """A text as a cell of a notebook shows it: with its line breaks, every character equally wide.
+
+    >>> preformatted("a < b").endswith("a &lt; b</pre>")
+    True
+    """
+    return f'<pre style="line-height: 1.2; white-space: pre; overflow-x: auto">{html.escape(text)}</pre>'
+
+
 def framed(page: str, *, title: str, height: int) -> str:
     """The page in an iframe, which separates its style from that of the notebook."""
     return (

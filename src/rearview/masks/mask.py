@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar, dataclass_t
 import torch
 from torch import Tensor
 
-from rearview.errors import BadArgument, NoRangeForm
+from rearview.errors import BadArgument, NoRangeForm, RearviewError
 from rearview.masks.data import as_device
 from rearview.masks.frame import Frame
 from rearview.masks.spans import Spans
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # A decoding loop asks for one new frame per step, a training loop for the same few: a handful serves both.
 REMEMBERED_FRAMES = 8
+
+# Positions of a mask that has no length of its own, where a drawing is not told how many.
+DEFAULT_LENGTH = 8
 
 # The families that `encoding.py` can write down, by their word.
 FAMILIES: dict[str, type[Mask]] = {}
@@ -374,6 +377,15 @@ class Mask:
         from rearview.masks.inspection.terminal import draw
 
         return draw(self, tokens, keys, q_start=q_start, batch=batch, head=head)
+
+    def _repr_html_(self) -> str:
+        """The drawing over the mask's own length, for a notebook; the expression where it cannot be drawn."""
+        from rearview.drawing.html import preformatted
+
+        try:
+            return preformatted(self.show(self.own_length or DEFAULT_LENGTH))
+        except RearviewError:
+            return preformatted(repr(self))
 
     def diff(
         self,

@@ -1,5 +1,6 @@
 """Drawings: exact for the small ones, quick for the long ones, aligned for all."""
 
+import html
 import textwrap
 from typing import Any
 
@@ -257,3 +258,20 @@ def test_a_rule_over_too_many_pairs_is_refused_at_once():
 def test_glyphs_take_one_cell_and_differ():
     assert all(width(glyph) == 1 for glyph in GLYPHS.values())
     assert len({GLYPHS[role] for role in ("heard", "blocked", "full", "partial")}) == 4
+
+
+# In a notebook.
+
+
+def test_a_notebook_draws_a_mask_over_its_own_length():
+    assert str(causal().show(8)) in html.unescape(causal()._repr_html_())
+    assert str(documents([0, 0, 1]).show(3)) in html.unescape(documents([0, 0, 1])._repr_html_())
+    # Rows at the last positions of more columns have no square to draw.
+    wide = dense(torch.ones(2, 5, dtype=torch.bool))
+    assert repr(wide) in html.unescape(wide._repr_html_())
+
+
+def test_what_a_notebook_shows_is_text():
+    named = where(lambda i, j: j <= i)
+    assert "<lambda>" not in named._repr_html_()
+    assert "&lt;lambda&gt;" in named._repr_html_()
