@@ -99,6 +99,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     if is_causal:
         # No query hears the keys after the last query; is_causal must not see them.
         key, value = key[:, :, : call.frame.q_len], value[:, :, : call.frame.q_len]
+        query, key, value = (_as_rows(tensor) for tensor in (query, key, value))
     elif dense:
         key, value = call.shielded()
         attn_mask, empty = _dense_mask(call)
@@ -127,10 +128,12 @@ def run(call: Call) -> tuple[Tensor, None]:
 
 def prepared(call: Call) -> Callable[..., tuple[Tensor, None]] | None:
     """`run` for calls like this one, where it is a single call of PyTorch and no value is read."""
-    reads_values = call.device.type != "cpu" and call.query.dtype not in HALVES and not call.hears_everything
-    if call.frame.q_len == 1 or call.needs_dense_mask or reads_values or call.scale <= 0 or _is_slow_in_half(call):
+    reads_values = not call.hears_everything and not _masks_by_filling(call)
+    are_rows = all([_is_rows(tensor) for tensor in (call.query, call.key, call.value)])
+    is_one_call = call.is_causal_from_zero or call.hears_everything
+    if not (are_rows and is_one_call) or call.frame.q_len == 1 or call.needs_dense_mask or reads_values:
         return None
-    if not call.is_causal_from_zero and not call.hears_everything:
+    if call.scale <= 0 or _is_slow_in_half(call):
         return None
     is_causal, q_len, scale, grouped = (
         call.is_causal_from_zero,
@@ -225,7 +228,7 @@ def _may_overflow(call: Call) -> bool:
     """Could a finite input become inf where the mask forbids, and be noticed?"""
     dense = call.needs_dense_mask
     # Keys that are cut out need no mask at all.
-    masks_by_filling = not dense and (call.device.type == "cpu" or call.query.dtype in HALVES)
+    masks_by_filling = not dense and _masks_by_filling(call)
     masks_nothing = call.hears_everything or (not dense and call.heard_ranges is not None)
     # Sums of products of float16 numbers fit float32. Reading the values stops a compiled graph: there, they are
     # trusted. (On a GPU it waits for the stream.)
@@ -241,6 +244,26 @@ def _may_overflow(call: Call) -> bool:
     except RuntimeError:
         # Under vmap there are no values to read; they are trusted, as in a compiled graph.
         return False
+
+
+def _masks_by_filling(call: Call) -> bool:
+    """Whether the kernel that PyTorch takes for `is_causal` fills forbidden scores in, so that they may be inf.
+
+    Its slow path adds -inf, and inf - inf is NaN. On a CPU that is the path for dropout, for values of another dim than
+    the keys, and for rows that are not contiguous in memory, which `run` copies.
+    """
+    if call.device.type == "cpu":
+        return not call.dropout and call.value.shape[-1] == call.query.shape[-1]
+    return call.query.dtype in HALVES
+
+
+def _is_rows(tensor: Tensor) -> bool:
+    return tensor.stride(-1) == 1
+
+
+def _as_rows(tensor: Tensor) -> Tensor:
+    # A tensor of one column counts as contiguous with any stride, and is not copied by contiguous().
+    return tensor if _is_rows(tensor) else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _stays_in_range(call: Call, key: Tensor, value: Tensor) -> bool:
