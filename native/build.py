@@ -111,7 +111,8 @@ class Compiler:
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         extra = _words("LDFLAGS", os.environ.get("LDFLAGS", ""))
         try:
-            self._run([*map(str, objects), *flags, "-pthread", *extra, "-o", str(temporary)], f"linking {target.name}")
+            call = [*map(str, objects), *flags, "-pthread", *extra, "-o", str(temporary)]
+            self._run(call, f"linking {target.name}", temporary)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -120,21 +121,27 @@ class Compiler:
         target, needs = folder / f"{source.path.stem}.o", folder / f"{source.path.stem}.d"
         flags = [*FLAGS, *source.flags, f"-I{NATIVE / 'include'}", *_words("CXXFLAGS", os.environ.get("CXXFLAGS", ""))]
         stamp = folder / f"{source.path.stem}.stamp"
-        made_by = hashlib.sha256(repr((self.command, self.version, flags)).encode()).hexdigest()
+        made_by = _hash_of(repr((self.command, self.version, flags)).encode())
         if _is_fresh(target, needs, stamp, made_by):
             return target
         stamp.unlink(missing_ok=True)
         call = [*flags, "-MMD", "-MF", str(needs), "-c", str(source.path), "-o", str(target)]
-        self._run(call, f"compiling {source.path.name}")
-        stamp.write_text(made_by)
+        self._run(call, f"compiling {source.path.name}", target, needs)
+        stamp.write_text(_stamp_of(made_by, target, needs))
         return target
 
-    def _run(self, words: list[str], what: str) -> None:
+    def _run(self, words: list[str], what: str, *made: Path) -> None:
+        """Run the compiler, which must write these files."""
+        for path in made:
+            path.unlink(missing_ok=True)
         done = self._call(words)
         if done.returncode:
             raise BuildFailed(f"{what} with {self.version or self.command[0]} failed", done.stderr.strip())
         if done.stderr.strip():
             print(done.stderr.strip(), file=sys.stderr)
+        for path in made:
+            if not path.is_file() or not path.stat().st_size:
+                raise BuildFailed(f"{what} with {self.version or self.command[0]} reported no error and wrote nothing")
 
     def _call(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:
@@ -153,8 +160,21 @@ def _words(variable: str, value: str) -> tuple[str, ...]:
         raise BuildFailed(f"{variable} cannot be read as words: {error}: {value!r}") from error
 
 
+def _hash_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _stamp_of(made_by: str, *files: Path) -> str:
+    """What was made, and how: a file that was damaged or replaced since then has another hash."""
+    return " ".join([made_by, *(_hash_of(file.read_bytes()) for file in files)])
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8", "replace") if path.exists() else ""
+
+
 def _is_fresh(target: Path, needs: Path, stamp: Path, made_by: str) -> bool:
-    if not (target.exists() and needs.exists() and stamp.exists()) or stamp.read_text() != made_by:
+    if not (target.exists() and needs.exists()) or _read(stamp) != _stamp_of(made_by, target, needs):
         return False
     made = target.stat().st_mtime_ns
     # A rule of make: after a colon, with spaces in names escaped.
@@ -208,15 +228,28 @@ def build(target: Path, *, kernel: str = "native") -> None:
         raise BuildFailed(f"there are no sources in {NATIVE / 'src'}")
     with locked():
         objects = compiler.compile(sources, OBJECTS / kernel)
+        # Not the C++ runtime: torch has loaded it anyway, and a copy of this system's would need this system's glibc.
+        exports = f"-Wl,--version-script={NATIVE / 'exports.map'}"
+        flags = ["-shared", *([exports] if compiler.takes([exports], linking=True) else [])]
         stamp = OBJECTS / "linked.txt"
-        made = f"{target} {kernel} {target.stat().st_mtime_ns}" if target.exists() else None
-        newest = max(each.stat().st_mtime_ns for each in objects)
-        if made and stamp.exists() and stamp.read_text() == made and target.stat().st_mtime_ns >= newest:
+        stamps = [_read(each.with_suffix(".stamp")) for each in objects]
+        made_by = _hash_of(repr((str(target), flags, os.environ.get("LDFLAGS"), stamps)).encode())
+        checksum = checksum_file(target)
+        if target.exists() and _read(stamp) == _stamp_of(made_by, target) and _read(checksum) == _checksum_of(target):
             return
-        # With its own private copy of the C++ runtime, if possible, one build runs on older systems too.
-        wanted = ("-static-libstdc++", "-static-libgcc", f"-Wl,--version-script={NATIVE / 'exports.map'}")
-        compiler.link(objects, target, ["-shared", *(flag for flag in wanted if compiler.takes([flag], linking=True))])
-        stamp.write_text(f"{target} {kernel} {target.stat().st_mtime_ns}")
+        compiler.link(objects, target, flags)
+        checksum.write_text(_checksum_of(target))
+        stamp.write_text(_stamp_of(made_by, target))
+
+
+def checksum_file(library: Path) -> Path:
+    """The file beside a library with its SHA-256, by which a damaged one is recognized without loading it."""
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _checksum_of(library: Path) -> str:
+    # As sha256sum writes and checks it.
+    return f"{_hash_of(library.read_bytes())}  {library.name}\n"
 
 
 def move_out(folder: Path) -> None:
@@ -237,6 +270,7 @@ def install(*, kernel: str = "native") -> str | None:
     except BuildFailed as failure:
         # An older library must not be taken for the new one.
         LIBRARY.unlink(missing_ok=True)
+        checksum_file(LIBRARY).unlink(missing_ok=True)
         if wanted == "require":
             raise
         NOT_BUILT.parent.mkdir(parents=True, exist_ok=True)

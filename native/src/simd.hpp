@@ -5,6 +5,8 @@
 // Most of it uses GCC's vector extension, and intrinsics only for instructions that the extension cannot express.
 #pragma once
 
+#include "libm.hpp"
+
 #include <cstdint>
 #include <cstring>
 

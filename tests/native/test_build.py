@@ -1,7 +1,9 @@
 """The build of the CPU kernel: what is recompiled, what the library exports, and what happens if the build fails."""
 
 import ctypes
+import hashlib
 import itertools
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -85,7 +87,7 @@ def test_a_failed_build_is_reported_and_removes_the_old_library(place: Path):
     assert why is not None
     assert why.startswith("compiling dispatch.cpp with ")
     assert "error" in why
-    assert not build.LIBRARY.exists()
+    assert list(build.LIBRARY.parent.iterdir()) == [build.NOT_BUILT]
     # The reason that the engine gives: the sentence without the output of the compiler.
     (sentence,) = build.NOT_BUILT.read_text().splitlines()
     assert why.startswith(sentence)
@@ -125,6 +127,51 @@ def test_a_compiler_that_does_not_work_stops_nothing(
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     assert build.install() == why.format(compiler)
+
+
+def test_a_compiler_that_writes_nothing_is_named(place: Path, monkeypatch: pytest.MonkeyPatch):
+    compiler = place / "silent"
+    compiler.write_text("#!/bin/sh\nexit 0\n")
+    compiler.chmod(0o755)
+    assert build.install() is None
+    monkeypatch.setenv("CXX", str(compiler))
+    assert build.install() == f"compiling dispatch.cpp with {compiler} reported no error and wrote nothing"
+    assert not build.LIBRARY.exists()
+    # A compiler that compiles and does not link.
+    compiler.write_text('#!/bin/sh\ncase "$*" in *-shared*) exit 0 ;; esac\nexec c++ "$@"\n')
+    why = build.install()
+    assert why is not None
+    assert why.startswith("linking librearview.so with ")
+    assert why.endswith(" reported no error and wrote nothing")
+    assert not build.LIBRARY.exists()
+
+
+@pytest.mark.parametrize(
+    "damaged", ["dispatch.o", "dispatch.d", "dispatch.stamp", "librearview.so", ".sha256", "linked.txt"]
+)
+@pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
+def test_what_was_damaged_is_made_again(place: Path, damaged: str, how: str):
+    """Although its time says that it is fresh."""
+    assert build.install() is None
+    made = [path for path in place.rglob("*") if path.is_file() and path.parent.name != "include"]
+    (path,) = (path for path in made if path.name.endswith(damaged))
+    time, data, whole = path.stat(), path.read_bytes(), build.LIBRARY.read_bytes()
+    match how:
+        case "cut":
+            path.write_bytes(data[: len(data) // 2])
+        case "flipped":
+            path.write_bytes(data[:20] + bytes(byte ^ 255 for byte in data[20:40]) + data[40:])
+        case "removed":
+            path.unlink()
+    if how != "removed":
+        os.utime(path, ns=(time.st_atime_ns, time.st_mtime_ns))
+    assert build.install() is None
+    assert build.LIBRARY.read_bytes() == whole
+    assert build.checksum_file(build.LIBRARY).read_text().split() == [
+        hashlib.sha256(whole).hexdigest(),
+        "librearview.so",
+    ]
+    assert ctypes.CDLL(str(build.LIBRARY)).rv_abi() == ABI
 
 
 def test_flags_with_an_open_quote_are_named(place: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from rearview.attention.engines.native.elf import is_whole
+from rearview.attention.engines.native.checksum import damage
 from rearview.attention.engines.native.openmp import find_parallel
 from rearview.errors import BadArgument, RearviewError, Unsupported
 
@@ -39,8 +39,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         if not PATH.exists():
             why = NOT_BUILT.read_text("utf-8", "replace").strip() if NOT_BUILT.exists() else "it was never built"
             return None, f"its library is not in this installation: {why}"
-        if not is_whole(PATH):
-            return None, "its library is damaged: the file is shorter than it says; install rearview again"
+        if damaged := damage(PATH):
+            return None, f"its library is damaged: {damaged}; install rearview again"
         library = ctypes.CDLL(str(PATH))
         if library.rv_abi() != ABI:
             return None, OTHER_VERSION
