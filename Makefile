@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check bench native native-test kernel clean
+.PHONY: help setup demo test test-gpu check bench docs native native-test kernel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,11 @@ check: $(READY) ## lint, format and types, all three even if one fails
 bench: $(READY) kernel ## measure side by side with the alternatives
 	@$(BIN)/python -m bench $(ARGS)
 
+# Material for MkDocs recommends its successor on every start, unless it is told not to.
+docs: $(READY) kernel ## build the site of the documentation into site/; every warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@echo "site/index.html is ready."
+
 native: ## compile the CPU kernel into the source tree, only what changed; KERNEL=reference: the naive one
 	@$(or $(wildcard $(BIN)/python),python3) native/build.py --kernel $(or $(KERNEL),native)
 
@@ -49,7 +54,7 @@ kernel: $(READY)
 	@$(BIN)/python native/build.py --optional
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis src/rearview/attention/engines/native/lib
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis src/rearview/attention/engines/native/lib
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last. Without it .venv is made anew, so what a failed install left is never used; with an old

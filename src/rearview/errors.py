@@ -10,6 +10,16 @@ window(n): expected an integer of at least 1, got 0. A window counts the query i
 
 from collections.abc import Sequence
 
+__all__ = [
+    "RearviewError",
+    "BadArgument",
+    "Unsupported",
+    "NoRangeForm",
+    "BadExpression",
+    "MissingExtra",
+    "BadFile",
+]
+
 
 class RearviewError(Exception):
     """The base class of all errors of Rearview.

@@ -25,7 +25,7 @@ from rearview.masks.lagged import lagged
 
 
 class KeyValueCache:
-    """`append` writes new keys and values after the old ones and returns views of all of them.
+    """The keys and values of the positions so far: `append` writes new ones after them and returns views of all.
 
     The items of a batch may hold different numbers of positions (`keep`). New keys and values are then written after
     those of each item, and the queries have these positions; `placed` returns the mask for such queries.

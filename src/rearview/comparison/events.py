@@ -46,3 +46,4 @@ class ComparisonFinished:
 
 
 ComparisonEvent = SideEvent | ExamProgress | ComparisonStopped | ComparisonFinished
+"""What `comparing` yields."""

@@ -22,6 +22,7 @@ from rearview.generation.predictors import window_start
 from rearview.generation.sampling import Sampler
 
 Reason = Literal["end token", "stop string", "length", "context full", "stopped"]
+"""Why a sequence ended."""
 WhenFull = Literal["slide", "stop"]
 
 

@@ -38,7 +38,7 @@ def whole_number(value: object, argument: str, *, at_least: int, advice: str = "
 
 @dataclass(frozen=True)
 class Frame:
-    """Keys at positions 0..k_len-1, queries at q_start..q_start+q_len-1."""
+    """The positions of a call: keys at 0..k_len-1, queries at q_start..q_start+q_len-1."""
 
     q_len: int
     k_len: int

@@ -25,7 +25,7 @@ SKIPPED, PARTIAL, FULL = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """`kind` is int8 [batch, head, query tile, key tile]: 0 skipped, 1 partial, 2 full."""
+    """A mask cut into tiles: `kind` is int8 [batch, head, query tile, key tile]: 0 skipped, 1 partial, 2 full."""
 
     kind: Tensor
     q_block: int

@@ -17,7 +17,12 @@ from collections.abc import Sequence
 
 from rearview.errors import BadArgument
 
-END, MASK, PAD = "<end>", "<mask>", "<pad>"
+END = "<end>"
+"""The token that ends a document."""
+MASK = "<mask>"
+"""The token that stands for a hidden one, which a BERT fills in."""
+PAD = "<pad>"
+"""The token that fills a row up to the length of the others; no query hears it."""
 
 
 def sentinel(number: int) -> str:

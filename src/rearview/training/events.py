@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Started:
-    """Before the first step. `step` is the number of steps already done, `precision` the dtype of matrix products."""
+    """Training begins. `step` is the number of steps already done, `precision` the dtype of matrix products."""
 
     step: int
     steps: int
@@ -70,3 +70,4 @@ class Finished:
 
 
 Event = Started | TrainingStep | Validation | Sample | Saved | Stopped | Finished
+"""What `train` yields."""

@@ -19,11 +19,14 @@ from rearview.attention.engines import blocks, decode, flex, hopper, native, ref
 
 
 class Engine(Protocol):
+    """What a module must have to be an engine."""
+
     name: str
-    # What it is, in a few words.
+    """The name for `engine=`."""
     summary: str
-    # The devices that it runs on, in a few words.
+    """What it is, in a few words."""
     where: str
+    """The devices that it runs on, in a few words."""
 
     def refusals(self, call: Call) -> list[str]:
         """The reasons why it cannot compute this call exactly, one sentence each; an empty list where it can."""
@@ -56,5 +59,6 @@ ENGINES: dict[str, Engine] = {
     blocks.name: blocks,
     reference.name: reference,
 }
+"""The engines by name."""
 
 __all__ = ["ENGINES", "Engine"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rearview.errors import MissingExtra, Unsupported
 
 NAME = "rearview"
+"""The name for `attn_implementation`, once `register()` was called."""
 # From this release on, masks are made from functions that can be read, and all models request them in the same way.
 OLDEST = 5
 

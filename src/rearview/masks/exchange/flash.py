@@ -32,7 +32,7 @@ ADVICE = "attend(mask=...) takes any mask."
 
 
 class FlashArguments(TypedDict):
-    """For `flash_attn_func`, or with `cu_seqlens_q` for `flash_attn_varlen_func`."""
+    """Arguments for `flash_attn_func`, or with `cu_seqlens_q` for `flash_attn_varlen_func`."""
 
     causal: bool
     window_size: tuple[int, int]

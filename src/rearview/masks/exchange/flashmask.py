@@ -29,7 +29,7 @@ from rearview.masks.spans import Spans
 
 
 class FlashMaskArguments(TypedDict):
-    """For `flashmask_attention(query, key, value, **arguments)`."""
+    """Arguments for `flashmask_attention(query, key, value, **arguments)`."""
 
     startend_row_indices: Tensor
     causal: bool

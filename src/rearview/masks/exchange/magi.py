@@ -33,7 +33,7 @@ STEPS = {FULL: (0, 0), CAUSAL: (0, 1), INVERSE_CAUSAL: (1, 0), BOTH_CAUSAL: (1, 
 
 
 class MagiArguments(TypedDict):
-    """For `flex_flash_attn_func(q, k, v, **arguments)`: int32 [slices, 2] twice, and [slices]."""
+    """Arguments for `flex_flash_attn_func(q, k, v, **arguments)`: int32 [slices, 2] twice, and [slices]."""
 
     q_ranges: Tensor
     k_ranges: Tensor

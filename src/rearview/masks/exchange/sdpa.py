@@ -21,7 +21,7 @@ from rearview.masks.mask import Mask
 
 
 class SdpaArguments(TypedDict):
-    """What goes into `F.scaled_dot_product_attention(query, key, value, **arguments)`."""
+    """Arguments for `F.scaled_dot_product_attention(query, key, value, **arguments)`."""
 
     attn_mask: Tensor | None
     is_causal: bool

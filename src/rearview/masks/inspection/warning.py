@@ -23,6 +23,8 @@ RUNS_NAMED = 4
 
 @dataclass(frozen=True)
 class MaskWarning:
+    """What is probably a mistake in a mask, in words."""
+
     kind: Literal["empty row", "visible future", "looks inverted"]
     message: str
 
