@@ -166,7 +166,7 @@ def test_two_reports_are_compared(rearview, models: str, tmp_path: Path):
     done = rearview("audit", "--diff", "a.json", "c.json")
     assert (done.code, done.out) == (0, "The reports say the same.\n")
     done = rearview("audit", "--diff", "a.json", "none.json")
-    assert (done.code, done.err) == (2, "rearview: none.json: it cannot be read: No such file or directory\n")
+    assert (done.code, done.err) == (2, "rearview: none.json: there is no such file\n")
     (tmp_path / "bad.json").write_text("{}")
     assert rearview("audit", "--diff", "a.json", "bad.json").code == 2
     done = rearview("audit", f"{models}:clean", "--diff", "a.json", "b.json")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rearview.errors import BadArgument, BadFile
+from rearview.errors import BadArgument, BadFile, RearviewError
 from rearview.models import GPT
 from rearview.text import load_tokenizer
 from rearview.training import (
@@ -249,3 +249,59 @@ def test_a_damaged_model_is_not_loaded(run: Path):
     older_one = checkpoints(run)[0]
     (older_one / "optimizer.safetensors").unlink()
     assert model_folder(older_one) == older_one
+
+
+def test_files_that_a_killed_process_left_are_removed(run: Path):
+    left = [run / ".metrics.jsonl.123.part", run / ".step-000020.123.part" / "config.json"]
+    left[1].parent.mkdir()
+    for path in left:
+        path.write_text("{")
+    until_saved(small_run(run, resume=run), step=16)
+    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_disk_that_fails_between_checkpoints_is_named(run: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "somewhere")
+
+    shutil.rmtree(run / "step-000016")
+    # What removes the checkpoints that are no longer needed.
+    monkeypatch.setattr("rearview.training.run_folder.prune", refuse)
+    with pytest.raises(RearviewError) as error:
+        list(small_run(run, resume=run))
+    assert str(error.value) == (
+        "somewhere: Input/output error. No checkpoint was harmed. When the disk works again, resume the run "
+        f"(rearview train --resume {run}), or start it again if it has no checkpoint yet."
+    )
+    monkeypatch.undo()
+    until_saved(small_run(run, resume=run), step=16)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"step": "7"}, 'step: expected an integer, got "7"'),
+        ({"step": -1}, "step: expected a number of at least 0, got -1"),
+        ({"config": []}, "config: expected an object, got []"),
+        ({"files": {"a": [1]}}, "files.a: expected a list of 2, got 1 values"),
+        ({"files": {"../a": [1, "b"]}}, 'files: expected names of files in this folder, got "../a"'),
+        ({"files": {"/etc/passwd": [1, "b"]}}, 'files: expected names of files in this folder, got "/etc/passwd"'),
+        ({"validation": "low"}, 'validation: expected null, got "low"'),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_record_of_other_types_is_refused(change: dict, why: str):
+    record = Record(step=7, config={}, fingerprint="", validation=float("nan"), files={})
+    body = {**json.loads(record.to_bytes()), **change}
+    with pytest.raises(BadFile) as error:
+        Record.from_bytes(json.dumps(body).encode(), "training.json")
+    assert str(error.value) == f"training.json: is damaged, or is not the record of a checkpoint: {why}."
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", '{"step": 1e999}', '{"step": true}', '{"step": 1, "loss": "low"}', "[" * 99_999]
+)
+def test_metrics_of_other_types_are_refused(line: str, tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    with pytest.raises(BadFile, match=r"metrics\.jsonl: line 1 is not a record of a run: "):
+        read_metrics(tmp_path)

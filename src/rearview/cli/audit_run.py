@@ -17,7 +17,8 @@ from rearview.auditing.loading import load
 from rearview.auditing.reporting.serial import from_json
 from rearview.cli.audit import ENDINGS
 from rearview.cli.terminal import columns, console, note, show
-from rearview.errors import BadArgument, BadFile, RearviewError
+from rearview.codec import read_bytes
+from rearview.errors import BadArgument, RearviewError
 from rearview.files import target_of
 from rearview.masks import causal
 from rearview.masks.parser import parse
@@ -25,6 +26,7 @@ from rearview.masks.parser import parse
 WITNESS_ENDINGS = (".npz", ".safetensors")
 # From this many parameters on an audit takes a while, and an estimate is printed first.
 LARGE = 50_000_000
+LARGEST_REPORT = 2**28
 
 
 class AuditStopped(RearviewError):
@@ -84,10 +86,7 @@ def run_diff(before: str, after: str, *, target: str | None) -> int:
 
 
 def _read(path: str) -> Report:
-    try:
-        return from_json(Path(path).read_bytes(), path)
-    except OSError as error:
-        raise BadFile(path, f"it cannot be read: {error.strerror}") from error
+    return from_json(read_bytes(Path(path), most=LARGEST_REPORT), path)
 
 
 def _audited(

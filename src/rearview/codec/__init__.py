@@ -14,7 +14,17 @@ Traceback (most recent call last):
 rearview.errors.BadFile: score.json: loss: expected a number, got "low"
 """
 
-from rearview.codec.documents import json_text, parse_json, read_archive, read_bytes, write_archive
+from rearview.codec.documents import check_regular, json_text, parse_json, read_archive, read_bytes, write_archive
 from rearview.codec.values import Reader, brief, plain
 
-__all__ = ["Reader", "brief", "json_text", "parse_json", "plain", "read_archive", "read_bytes", "write_archive"]
+__all__ = [
+    "Reader",
+    "brief",
+    "check_regular",
+    "json_text",
+    "parse_json",
+    "plain",
+    "read_archive",
+    "read_bytes",
+    "write_archive",
+]

@@ -109,21 +109,36 @@ def _object(pairs: list[tuple[str, Any]], source: object) -> dict[str, Any]:
     return found
 
 
-def read_bytes(path: Path, *, most: int) -> bytes:
-    """The content of a regular file of at most this many bytes."""
+def check_regular(path: Path) -> None:
+    """Refuse a folder, a pipe and a device before they are opened. A missing file is left to whoever opens it.
+
+    >>> check_regular(Path("/"))
+    Traceback (most recent call last):
+    rearview.errors.BadFile: /: this is a folder, not a file
+    """
     try:
         if path.is_dir():
             raise BadFile(path, "this is a folder, not a file")
         if path.exists() and not path.is_file():
             # To open a named pipe would wait for whoever writes to it; a device may never end.
             raise BadFile(path, "this is a pipe or a device, not a file")
+    except OSError as error:
+        # Such as a name that is too long.
+        raise BadFile(path, f"the file cannot be read: {error.strerror}") from error
+
+
+def read_bytes(path: Path, *, most: int) -> bytes:
+    """The content of a regular file of at most this many bytes."""
+    check_regular(path)
+    try:
         with path.open("rb") as file:
             # Python takes the memory for all that it is asked to read.
             data = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
-    except OSError as error:
-        raise BadFile(path, f"the file cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        # ValueError: a name with a zero byte.
+        raise BadFile(path, f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > most:
         raise BadFile(path, f"the file is larger than {most // 2**20} MiB, the most that is read")
     return data

@@ -18,7 +18,7 @@ import json
 import os
 from pathlib import Path
 
-from rearview.codec import Reader, parse_json
+from rearview.codec import Reader, parse_json, read_bytes
 from rearview.comparison.report import to_html
 from rearview.comparison.result import Comparison
 from rearview.comparison.settings import ComparisonConfig
@@ -29,6 +29,7 @@ from rearview.training.sync import make_folder, write_synced
 
 CONFIG, RESULT, REPORT = "compare.json", "comparison.json", "report.html"
 FORMAT, VERSION = "rearview-comparison", 1
+LARGEST_FILE = 64 * 2**20
 
 
 def save(comparison: Comparison, out: str | os.PathLike[str]) -> Path:
@@ -43,7 +44,7 @@ def save(comparison: Comparison, out: str | os.PathLike[str]) -> Path:
 def load(out: str | os.PathLike[str]) -> Comparison:
     """The result in a folder."""
     path = Path(out, RESULT)
-    return from_json(_text(path, f"has no {RESULT}: the comparison is not finished."), path)
+    return from_json(_content(path, f"has no {RESULT}: the comparison is not finished."), path)
 
 
 def to_json(comparison: Comparison) -> str:
@@ -52,7 +53,7 @@ def to_json(comparison: Comparison) -> str:
     return json.dumps(whole, allow_nan=False) + "\n"
 
 
-def from_json(text: str, source: object = "JSON") -> Comparison:
+def from_json(text: str | bytes, source: object = "JSON") -> Comparison:
     """The result that `to_json` wrote; `source` names the text in errors.
 
     >>> from_json("{}", "comparison.json")
@@ -71,8 +72,8 @@ def write_config(config: ComparisonConfig, out: Path) -> None:
 def read_config(out: Path) -> ComparisonConfig:
     """The settings of the comparison in a folder."""
     path = out / CONFIG
-    text = _text(path, f"has no {CONFIG}: no comparison was started here.")
-    return Reader(path).read(ComparisonConfig, parse_json(text, path))
+    data = _content(path, f"has no {CONFIG}: no comparison was started here.")
+    return Reader(path).read(ComparisonConfig, parse_json(data, path))
 
 
 def check_free(out: Path) -> None:
@@ -85,10 +86,7 @@ def check_free(out: Path) -> None:
         raise BadArgument("out", expected="a new or empty folder", got=got)
 
 
-def _text(path: Path, missing: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadFile(path.parent, missing if path.parent.is_dir() else "does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(path, f"cannot be read: {error}.") from error
+def _content(path: Path, missing: str) -> bytes:
+    if not path.exists():
+        raise BadFile(path.parent, missing if path.parent.is_dir() else "does not exist.")
+    return read_bytes(path, most=LARGEST_FILE)

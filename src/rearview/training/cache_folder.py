@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from rearview.codec import parse_json, read_bytes
 from rearview.errors import BadArgument, BadFile, RearviewError
 from rearview.training.sync import sync
 from rearview.training.text_files import TextFiles, checksum_of_file
@@ -26,6 +28,7 @@ except ImportError:
 
 RECORD = "source.json"
 FORMAT = 1
+LARGEST_RECORD = 2**30
 # A file that was changed this short before its checksum was taken may have been changed after it, in the same tick of
 # the clock of its file system.
 TICK = 2_000_000_000
@@ -106,7 +109,7 @@ def _build(folder: Path, files: TextFiles, build: Callable[[Path, SourceReading]
 
 def _is_fresh(folder: Path, files: TextFiles) -> bool:
     try:
-        record = json.loads((folder / RECORD).read_bytes())
+        record: Any = parse_json(read_bytes(folder / RECORD, most=LARGEST_RECORD), folder / RECORD)
         known = {entry[0]: entry[1:] for entry in record["files"]}
         if record["format"] != FORMAT or list(known) != list(map(str, files.paths)):
             return False

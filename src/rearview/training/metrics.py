@@ -19,13 +19,16 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Required, TypedDict
+from typing import Required, TypedDict, cast
 
+from rearview.codec import brief, parse_json, read_bytes
 from rearview.errors import BadFile, RearviewError
 from rearview.files import write_whole
 from rearview.training.events import Event, Sample, TrainingStep, Validation
 
 NAME = "metrics.jsonl"
+# Some ten million steps.
+LARGEST_FILE = 2**30
 
 
 class MetricsRecord(TypedDict, total=False):
@@ -89,19 +92,26 @@ def record_of(event: Event) -> MetricsRecord | None:
 def read_metrics(out: str | os.PathLike[str]) -> list[MetricsRecord]:
     """The metrics of a run in order; an incomplete last line, which a killed run may leave, is left out."""
     path = Path(out, NAME)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(path, f"cannot be read: {error}.") from error
+    lines = read_bytes(path, most=LARGEST_FILE).split(b"\n")
     records: list[MetricsRecord] = []
     # What follows the last line end is not a complete line.
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            record = json.loads(line)
-            int(record["step"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadFile(path, f"line {number} is not a record of a run: {error}.") from error
-        records.append(record)
+            records.append(_checked(parse_json(line, path)))
+        except (BadFile, ValueError) as error:
+            why = error.why if isinstance(error, BadFile) else error
+            raise BadFile(path, f"line {number} is not a record of a run: {why}.") from error
     return records
+
+
+def _checked(record: object) -> MetricsRecord:
+    """The record, if its fields have the types that are written. A diverged loss is NaN, as Python writes it."""
+    if not isinstance(record, dict) or not isinstance(step := record.get("step"), int) or isinstance(step, bool):
+        raise ValueError("expected an object with a step")
+    for name, value in record.items():
+        kind = str if name == "sample" else (int, float)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{brief(name)} is {brief(value)}")
+    return cast(MetricsRecord, record)

@@ -72,7 +72,7 @@ def _topics() -> Iterator[Document]:
 
 
 def _files(path: Path, encoding: str) -> list[Document]:
-    if not path.is_dir():
+    if not _is_folder(path):
         return [Document(str(path), _decoded(_bytes(path), str(path), encoding))]
     return [
         Document(str(file.relative_to(path)), _decoded(_bytes(file), str(file), encoding)) for file in files_of(path)
@@ -81,7 +81,7 @@ def _files(path: Path, encoding: str) -> list[Document]:
 
 def files_of(path: Path) -> list[Path]:
     """A file itself; the files of a folder and its subfolders, in order."""
-    if not path.is_dir():
+    if not _is_folder(path):
         return [path]
     # Hidden files and folders (.git, .DS_Store) are not text to train on.
     files = sorted(
@@ -94,13 +94,24 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
+def _is_folder(path: Path) -> bool:
+    """Whether this is a folder, and not a file. A pipe or a device is refused: texts are read more than once."""
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise BadFile(path, "is a pipe or a device, not a file. Use - to read the standard input.")
+        return path.is_dir()
+    except OSError as error:
+        raise BadFile(path, f"cannot be read: {error.strerror}.") from error
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         raise BadFile(path, "does not exist.") from None
-    except OSError as error:
-        raise BadFile(path, f"cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:
+        # ValueError: a name with a zero byte.
+        raise BadFile(path, f"cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def _decoded(data: bytes, name: str, encoding: str) -> str:

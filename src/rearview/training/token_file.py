@@ -19,11 +19,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
+from rearview.codec import Reader, parse_json, read_bytes
 from rearview.errors import BadFile, RearviewError
 from rearview.text import Tokenizer, load_tokenizer
 from rearview.text.tokenizer import AT_ONCE, encode_tensors
@@ -32,6 +33,7 @@ from rearview.training.corpus import Corpus
 from rearview.training.sources import empty
 from rearview.training.text_files import TextFiles, TextPiece
 
+LARGEST_NUMBERS = 2**20
 # The tokens of a file take at most this many bytes per byte of its text.
 BYTES_PER_BYTE = 2
 TOKENS, STARTS, MARKS, NUMBERS = "tokens.bin", "starts.bin", "marks.bin", "tokens.json"
@@ -131,7 +133,9 @@ def _write(folder: Path, reading: SourceReading, files: TextFiles, tokenizer: To
 
 def _open(folder: Path) -> TokenFile:
     try:
-        numbers = json.loads((folder / NUMBERS).read_bytes())
+        numbers = Reader(folder / NUMBERS).read(
+            dict[str, Any], parse_json(read_bytes(folder / NUMBERS, most=LARGEST_NUMBERS), folder / NUMBERS)
+        )
         kind = torch.uint16 if numbers["bytes_per_token"] == 2 else torch.int32
         corpus = Corpus(
             _mapped(folder / TOKENS, numbers["tokens"], kind),

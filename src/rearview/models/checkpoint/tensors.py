@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rearview.codec import brief, parse_json, read_bytes
+from rearview.codec import brief, check_regular, parse_json, read_bytes
 from rearview.errors import BadArgument, BadFile, MissingExtra
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -39,14 +39,15 @@ class Tensors(Mapping[str, Tensor]):
 
     def __enter__(self) -> Tensors:
         for path in self._files():
-            if path.exists() and not path.is_file():
-                self._open.close()
-                raise BadFile(path, "is not a regular file")
             try:
+                check_regular(path)
                 file = self._open.enter_context(_safe_open()(path, framework="pt"))
             except FileNotFoundError:
                 self._open.close()
                 raise BadFile(path, "is listed in the index of shards and does not exist") from None
+            except BadFile:
+                self._open.close()
+                raise
             except Exception as error:  # safetensors raises an exception type of its own.
                 self._open.close()
                 raise BadFile(path, f"is damaged or not a safetensors file: {error}") from error

@@ -15,10 +15,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import NoneType
 
+from rearview.codec import Reader, brief, check_regular, parse_json, read_bytes
 from rearview.errors import BadFile
 
 NAME = "training.json"
+LARGEST_FILE = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,21 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: object) -> Record:
+        reader = Reader(path)
         try:
-            body = json.loads(data)
-            checksum = body.pop("checksum")
-            files = {name: (size, digest) for name, (size, digest) in body["files"].items()}
-            record = cls(**{**body, "files": files})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadFile(path, f"is damaged, or is not the record of a checkpoint: {error}.") from error
+            body = reader.read(dict[str, object], parse_json(data, path))
+            checksum = body.pop("checksum", None)
+            # A loss that is not finite is a number of JSON as Python writes it, which the reader would refuse.
+            loss = body.get("validation")
+            validation = loss if isinstance(loss, float) else reader.read(NoneType, loss, "validation")
+            record = reader.read(cls, body, given={"validation": validation})
+            if record.step < 0:
+                reader.refuse("step", "a number of at least 0", record.step)
+            for name in record.files:
+                if Path(name).is_absolute() or ".." in Path(name).parts:
+                    reader.refuse("files", "names of files in this folder", brief(name))
+        except BadFile as error:
+            raise BadFile(path, f"is damaged, or is not the record of a checkpoint: {error.why}.") from error
         if checksum != _checksum(body):
             raise BadFile(path, "is damaged: its checksum does not match.")
         return record
@@ -59,9 +70,10 @@ class Record:
     def read(cls, folder: Path) -> Record:
         path = folder / NAME
         try:
-            return cls.from_bytes(path.read_bytes(), path)
-        except OSError as error:
-            raise BadFile(path, f"cannot be read: {error.strerror}.") from error
+            data = read_bytes(path, most=LARGEST_FILE)
+        except BadFile as error:
+            raise BadFile(path, f"cannot be read: {error.why}.") from error
+        return cls.from_bytes(data, path)
 
     def damage(self, folder: Path, *, but: Sequence[str] = ()) -> BadFile | None:
         """The first file that differs from what was written; files whose names begin as one of `but` are not read."""
@@ -70,11 +82,14 @@ class Record:
                 continue
             path = folder / name
             try:
+                check_regular(path)
                 got = path.stat().st_size
                 if got != size:
                     return BadFile(path, f"is damaged: expected {size} bytes, got {got}.")
                 if checksum_of(path) != digest:
                     return BadFile(path, "is damaged: its checksum does not match.")
+            except BadFile as error:
+                return BadFile(path, f"is damaged: {error.why}.")
             except OSError as error:
                 return BadFile(path, f"is damaged: {error.strerror}.")
         return None
