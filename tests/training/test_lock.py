@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rearview.errors import RearviewError
+from rearview.errors import BadArgument, RearviewError
 from rearview.training import FolderInUse, lock
 from rearview.training.lock import NAME, FolderLock, check_unlocked
 from rearview.training.run_folder import RunFolder
@@ -115,3 +115,29 @@ def test_a_file_system_without_locks_is_warned_about(tmp_path: Path, monkeypatch
     warning = r"cannot be locked \(Function not implemented\); make sure that only one process writes to it"
     with pytest.warns(UserWarning, match=warning), FolderLock(tmp_path):
         pass
+
+
+def test_a_disk_that_refuses_the_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> int:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    for attempt in (lambda: check_unlocked(tmp_path), lambda: FolderLock(tmp_path).__enter__()):
+        with pytest.raises(BadArgument) as error:
+            attempt()
+        assert str(error.value) == (
+            f"out: expected a folder that can be written to, got Read-only file system ({tmp_path})."
+        )
+
+
+def test_a_lock_that_cannot_be_removed_does_not_hide_why_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(ZeroDivisionError), FolderLock(tmp_path):
+        monkeypatch.setattr(Path, "unlink", refuse)
+        raise ZeroDivisionError
+    monkeypatch.undo()
+    # The file is left, and locks nothing.
+    assert (tmp_path / NAME).exists()
+    check_unlocked(tmp_path)

@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 
 from rearview.drawing.cells import harmless
-from rearview.errors import RearviewError
+from rearview.errors import BadArgument, RearviewError
 
 try:
     import fcntl
@@ -51,7 +51,9 @@ class FolderLock:
 
     def __exit__(self, *exception: object) -> None:
         if self._file is not None:
-            self.path.unlink(missing_ok=True)
+            # A disk that fails may refuse this too. The file alone locks nothing, and must not hide why the run ends.
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
 
@@ -67,7 +69,13 @@ def check_unlocked(folder: Path) -> None:
 def _locked(path: Path, *, create: bool = True) -> FileIO:
     assert fcntl is not None
     while True:
-        file = FileIO(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o666), "r+")
+        try:
+            file = FileIO(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o666), "r+")
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            got = f"{error.strerror} ({path.parent})"
+            raise BadArgument("out", expected="a folder that can be written to", got=got) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -82,7 +82,7 @@ def events_of(trainer: Trainer, folder: RunFolder | None, stop: Callable[[], boo
         # In one process the weights are in place; of several processes each reads its part of them.
         weights = None if trainer.world is None else dict(trainer.model.named_parameters())
         folder.checkpoint.restore(trainer.optimizer, weights)
-    with folder:
+    with folder.refusals_named(), folder:
         for event in _events(trainer, folder, stop):
             folder.write(event)
             yield event

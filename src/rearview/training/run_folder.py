@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rearview.errors import BadArgument, RearviewError
@@ -75,6 +76,18 @@ class RunFolder:
     def step(self) -> int:
         """The step that the run continues from."""
         return 0 if self.checkpoint is None else self.checkpoint.record.step
+
+    @contextmanager
+    def refusals_named(self) -> Iterator[None]:
+        """Within, what the system refuses becomes an error that says whether the run can be resumed."""
+        try:
+            yield
+        except OSError as error:
+            place = error.filename or self.path
+            raise RearviewError(
+                f"{place}: {error.strerror or error}. No checkpoint was harmed. When the disk works again, resume the "
+                f"run (rearview train --resume {self.path}), or start it again if it has no checkpoint yet."
+            ) from error
 
     def __enter__(self) -> RunFolder:
         if self.world is None:

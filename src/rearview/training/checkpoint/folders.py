@@ -21,8 +21,8 @@ from rearview.training.checkpoint.record import NAME as RECORD
 from rearview.training.checkpoint.record import Record
 
 NAME = re.compile(r"step-(\d{6,})")
-# A checkpoint that is being written or replaced: it is never read, and the next run removes it.
-UNFINISHED = re.compile(r"\.step-\d{6,}\.\d+\.(part|old)")
+# A checkpoint or a file that is being written or replaced: it is never read, and the next run removes it.
+UNFINISHED = re.compile(r"\..+\.\d+\.(part|old)")
 KEPT = 2
 # What a model is loaded without.
 ONLY_FOR_TRAINING = ("optimizer.safetensors", "state/")
@@ -86,10 +86,14 @@ def prune(out: str | os.PathLike[str]) -> None:
 
 
 def clean(out: str | os.PathLike[str]) -> None:
-    """Remove the unfinished checkpoints of a run that was killed."""
+    """Remove the unfinished checkpoints and files of a run that was killed."""
     for path in Path(out).iterdir():
-        if UNFINISHED.fullmatch(path.name):
+        if not UNFINISHED.fullmatch(path.name):
+            continue
+        if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:

@@ -26,7 +26,12 @@ class NotSaved(RearviewError):
     """A checkpoint could not be written; the message names the one before it."""
 
     def __init__(self, out: Path, step: int, why: str):
-        kept = [path for path in checkpoints(out) if step_of(path) < step]
+        try:
+            kept = [path for path in checkpoints(out) if step_of(path) < step]
+        except OSError:
+            # A disk that fails may not even list its files.
+            super().__init__(f"The checkpoint of step {step} could not be written to {out}: {why}.")
+            return
         text = f"The checkpoint of step {step} could not be written to {out}: {why}."
         if kept:
             text += f" The checkpoint {kept[-1]} is intact. Free some space, then: rearview train --resume {out}"
