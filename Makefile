@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check bench docs native native-test kernel clean
+.PHONY: help setup demo test test-gpu check bench soak docs native native-test kernel clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ check: $(READY) ## lint, format and types, all three even if one fails
 
 bench: $(READY) kernel ## measure side by side with the alternatives
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: $(READY) kernel ## kills, faults, power cuts, long loops and random calls for ten minutes; ARGS="--minutes 60"
+	@$(BIN)/python -m bench soak $(ARGS)
 
 # Material for MkDocs recommends its successor on every start, unless it is told not to.
 docs: $(READY) kernel ## build the site of the documentation into site/; every warning is an error
