@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.soak.children import Children, saved_steps
@@ -76,9 +76,12 @@ def cut_power(tally: Tally, session: Session) -> None:
                     time.sleep(seconds / 2 * draw.random() ** 2)
                     if child.exitcode is not None:
                         break
-                    os.kill(child.pid, signal.SIGSTOP)
+                    # A run that has just ended is as good a moment; there is nothing to stop then.
+                    with suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGSTOP)
                     cuts.append((saved_steps(found.log_of(out)), snapshot(image)))
-                    os.kill(child.pid, signal.SIGCONT)
+                    with suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGCONT)
                 child.kill()
                 found.end(child)
             image.unlink()

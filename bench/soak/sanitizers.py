@@ -29,9 +29,9 @@ def check_the_kernel(tally: Tally, session: Session) -> None:
         words = [way, *small, "--cases", str(CASES[way]), "--seed", str(seed)]
         done = subprocess.run([sys.executable, str(RUN), *words], capture_output=True, text=True, check=False)
         number += 1
-        calls = sum(int(found.replace(",", "")) for found in re.findall(r"([\d,]+) calls", done.stdout))
+        cases = sum(int(found.replace(",", "")) for found in re.findall(r"([\d,]+) cases", done.stdout))
         tally.tried["runs of the kernel's tests"] += 1
-        tally.tried[f"calls, {way}"] += calls
+        tally.tried[f"cases, {way}"] += cases
         if done.returncode or "FAILED" in done.stdout:
             tally.fail(f"run.py {' '.join(words)}: {(done.stdout + done.stderr).strip()[-300:]}")
 
