@@ -50,7 +50,7 @@ print(json.dumps([sorted(parts), "torch" in sys.modules]), file=sys.stderr)"""
     ("arguments", "parts", "torch"),
     [
         (["--help"], {"errors", "drawing"}, False),
-        (["--version"], {"errors", "drawing"}, False),
+        (["--version"], {"errors", "files", "drawing", "codec", "masks", "attention", "explanation"}, True),
         (["mask", "causal()"], {"errors", "files", "drawing", "masks"}, True),
         (["explain", "restaurant"], {"errors", "files", "codec", "drawing", "masks", "attention", "explanation"}, True),
         *(([verb, "--help"], {"errors", "drawing"}, False) for verb in VERBS),

@@ -16,6 +16,7 @@ causal()  ·  2 queries x 2 keys  ·  75.0 % visible
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -27,18 +28,25 @@ INTERRUPTED, READER_GONE = 130, 141
 
 def main() -> NoReturn:
     """The `rearview` command."""
+    # torch says so when it is imported; what needs numpy names it in an error.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. A `RearviewError` becomes a message, never a traceback."""
     try:
-        _check_extra()
-        from rearview.cli.terminal import prepare_output
-        from rearview.cli.verbs import command
+        if missing := _missing_extra():
+            from rearview.cli.bare import answer
 
-        prepare_output()
-        command().main(args=list(arguments), prog_name="rearview")
+            if not answer(arguments):
+                raise missing
+        else:
+            from rearview.cli.terminal import prepare_output
+            from rearview.cli.verbs import command
+
+            prepare_output()
+            command().main(args=list(arguments), prog_name="rearview")
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 0 if done.code is None else 2
     except RearviewError as error:
@@ -54,13 +62,14 @@ def run(arguments: Sequence[str]) -> int:
     return _flushed(code)
 
 
-def _check_extra() -> None:
+def _missing_extra() -> MissingExtra | None:
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError as error:
         missing = (error.name or "typer").partition(".")[0]
-        raise MissingExtra(missing, extra="terminal", needed_for="The rearview command") from error
+        return MissingExtra(missing, extra="terminal", needed_for="The rearview command")
+    return None
 
 
 def _flushed(code: int) -> int:

@@ -8,8 +8,10 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(cls=Command)
-def doctor() -> None:
+def doctor(
+    as_json: bool = typer.Option(False, "--json", help="Print it as JSON, for programs and reports of bugs."),
+) -> None:
     """Show what works on this machine, what is missing, and how to get it."""
-    from rearview.cli.doctor_run import lines
+    from rearview.cli.bare import print_findings
 
-    print("\n".join(lines()))
+    print_findings(as_json=as_json)

@@ -5,17 +5,13 @@ A module `rearview.cli.<verb>` has a `typer.Typer` called `app`. The first line 
 
 from __future__ import annotations
 
-import platform
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import typer
 from typer.main import get_command
 
-from rearview import __version__
+from rearview.cli.bare import print_version
 from rearview.cli.commands import Command, CommandGroup
 
 # In the order in which the help lists them.
@@ -69,24 +65,12 @@ def command() -> Verbs:
 
 def _rearview(
     context: typer.Context,
-    show_version: bool = typer.Option(False, "--version", help="Print the versions and exit."),
+    show_version: bool = typer.Option(
+        False, "--version", help="Print the version, the CPU kernel and the engines found here, and exit."
+    ),
 ) -> None:
     if show_version:
-        print(f"rearview {__version__}")
-        print(_surroundings())
+        print_version()
         raise typer.Exit()
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-def _surroundings() -> str:
-    """What it runs with, without importing any of it: torch takes seconds."""
-    try:
-        torch = f"torch {version('torch')}"
-    except PackageNotFoundError:
-        torch = "torch"
-    spec = find_spec("rearview")
-    places = spec.submodule_search_locations if spec else None
-    library = Path((places or ["."])[0], "attention", "engines", "native", "lib", "librearview.so")
-    kernel = "with the CPU kernel" if library.exists() else "without the CPU kernel"
-    return f"Python {platform.python_version()}, {torch}, {kernel}; rearview doctor says what works here"

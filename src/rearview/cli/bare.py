@@ -1,0 +1,48 @@
+"""What the command answers even without its extra `terminal`: which version this is, and what is missing.
+
+>>> answer(["--version"])    # doctest: +ELLIPSIS
+rearview ...
+CPU kernel: ...
+engines: ...
+True
+>>> answer(["mask", "causal()"])
+False
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rearview import __version__
+
+
+def answer(arguments: Sequence[str]) -> bool:
+    """Whether the command line was one of these, which is then carried out."""
+    known = list(arguments)
+    if known == ["--version"]:
+        print_version()
+    elif known in (["doctor"], ["doctor", "--json"]):
+        print_findings(as_json="--json" in known)
+    else:
+        return False
+    return True
+
+
+def print_version() -> None:
+    # At once: what follows imports torch, which takes a second.
+    print(f"rearview {__version__}", flush=True)
+    from rearview.cli.doctor_run import examine, version_lines
+
+    print("\n".join(version_lines(examine())))
+
+
+def print_findings(*, as_json: bool) -> None:
+    from rearview.cli.doctor_run import examine, lines
+
+    found = examine()
+    if as_json:
+        print(json.dumps(asdict(found) | {"advice": found.advice}, indent=2))
+    else:
+        print("\n".join(lines(found)))
