@@ -9,13 +9,20 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check bench soak docs native native-test kernel clean
+.PHONY: help setup setup-newest demo test test-gpu check bench soak docs native native-test kernel dist clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## prepare .venv with the pinned versions of constraints.txt
 	@echo "$(VENV) is ready."
+
+setup-newest: ## make .venv anew with the newest versions that pip finds; TORCH=2.11 picks those of torch
+	@set -e; $(find_python); \
+	"$$python" -m venv --clear $(VENV); \
+	$(PIP) install $(if $(TORCH),"torch==$(TORCH).*",torch); \
+	$(PIP) install -e '.[dev]'; \
+	touch $(READY)
 
 demo: $(READY) kernel ## see masked attention at work
 	@$(BIN)/rearview demo $(ARGS)
@@ -55,6 +62,17 @@ native-test: ## test the CPU kernel by itself: against the definition, with sani
 # What the other targets run on: brought up to date, or, without a compiler, left out with a word.
 kernel: $(READY)
 	@$(BIN)/python native/build.py --optional
+
+# The wheel is built from the sdist, so that neither has what the other lacks. auditwheel gives a wheel of Linux the tag
+# of the oldest systems that it runs on; tags of other systems are right as they are.
+dist: $(READY) ## build the sdist and the wheel of this platform for PyPI into dist/, and check both
+	@rm -rf dist build/dist
+	@REARVIEW_NATIVE=require $(BIN)/python -m build --no-isolation --outdir build/dist
+	@mkdir dist && mv build/dist/*.tar.gz dist/
+	@if [ "$$(uname)" = Linux ]; then PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/dist/*.whl; \
+	    else mv build/dist/*.whl dist/; fi
+	@$(BIN)/twine check --strict dist/*
+	@if [ "$$(uname)" = Linux ]; then $(BIN)/auditwheel show dist/*.whl; fi
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis src/rearview/attention/engines/native/lib
