@@ -46,19 +46,23 @@ class EmptyEnvironment:
             timeout=300,
         )
 
-    def install(self, file: Path) -> str:
-        """Install a wheel or an sdist as pip does without an index, and return what pip says."""
+    def install(self, file: Path, *, programs: str = "", **environment: str) -> str:
+        """Install a wheel or an sdist as pip does without an index, and return what pip says.
+
+        `programs` is a PATH on which a compiler may be found.
+        """
         # hatchling is there while an sdist is built, as in an isolated build.
         builder = visible(self.folder / "with_hatchling", "hatchling")
         done = subprocess.run(
             [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", *OFFLINE, str(file)],
             cwd=self.home,
             env={
-                "PATH": str(self.bin),
+                "PATH": os.pathsep.join(filter(None, [str(self.bin), programs])),
                 "HOME": str(self.home),
                 "PYTHONPATH": str(builder),
                 "PIP_CONFIG_FILE": os.devnull,
                 "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+                **environment,
             },
             capture_output=True,
             text=True,

@@ -185,6 +185,18 @@ def test_the_sdist_installs_without_a_compiler_and_says_what_is_missing(sdist: P
     )
 
 
+def test_the_sdist_compiles_the_kernel_where_there_is_a_compiler(sdist: Path, tmp_path: Path):
+    empty = EmptyEnvironment(tmp_path)
+    # Without optimization it is compiled in a few seconds.
+    empty.install(sdist, programs=os.environ["PATH"], CXXFLAGS="-O0", REARVIEW_NATIVE="require")
+    asked = "from rearview.attention.engines import native; print(native.library.PATH, native.isa())"
+    path, isa = empty.run("python", "-c", asked).stdout.split()
+    assert Path(path) == empty.packages / KERNEL
+    assert isa != "None"
+    done = empty.run("python", "-c", ten_lines())
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_empty_environment_is_empty(tmp_path: Path):
     """What the tests above rest on: no package but torch, no compiler, no network."""
     empty = EmptyEnvironment(tmp_path)
