@@ -12,6 +12,9 @@ from mkdocs.structure.pages import Page
 
 from website import commands, dialect, notebooks, reference, results, sources
 
+# Pages that are in the navigation as soon as they are in docs/.
+AWAITED = {"found.md", "reliability.md"}
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill in the navigation, and name anchors as GitHub does."""
@@ -51,7 +54,7 @@ def _read(source: str) -> str:
 
 
 def _filled(nav: list[Any]) -> list[Any]:
-    """The navigation with generated sections listed, and without pages of docs/ that have not been written yet."""
+    """The navigation with generated sections listed, and without awaited pages that are not there."""
     done = list[Any]()
     for entry in nav:
         ((title, value),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
@@ -67,6 +70,6 @@ def _filled(nav: list[Any]) -> list[Any]:
             done += [{Path(address).stem.replace("-", "/"): address} for address in inside]
         elif value == "...results":
             done += [{f"{row.date} {row.title}": f"benchmarks/{row.file}"} for row in results.rows()]
-        else:
+        elif value not in AWAITED or (sources.ROOT / "docs" / value).exists():
             done.append(entry)
     return done

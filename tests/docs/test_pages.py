@@ -127,13 +127,16 @@ def test_every_block_has_a_known_language(page: Path):
         assert block.language in LANGUAGES, f"line {block.line}: {block.language!r} is none of {sorted(LANGUAGES)}"
 
 
-def test_every_page_is_run_and_linked_from_the_readme():
-    there = {ROOT / "README.md"} | {
+def test_every_page_is_run_and_in_the_navigation():
+    there = {
         Path(folder) / name for folder, _, names in os.walk(ROOT / "docs") for name in names if name.endswith(".md")
     }
-    assert set(pages()) == there
-    links = {(ROOT / link).resolve() for link in links_of((ROOT / "README.md").read_text(encoding="utf-8"))}
-    assert there - {ROOT / "README.md"} <= links
+    assert set(pages()) == there | {ROOT / "README.md"}
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", navigation, flags=re.MULTILINE)
+    for page in there:
+        name = str(page.relative_to(ROOT / "docs"))
+        assert listed.count(name) == 1, f"{name} is {listed.count(name)} times in the navigation of mkdocs.yml"
 
 
 @each_text
