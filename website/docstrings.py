@@ -14,13 +14,14 @@ from typing import Any
 
 import griffe
 
+DIRECTIVE = re.compile(r"[ \t]*# doctest: .*$", re.MULTILINE)
 EXAMPLE = re.compile(r"^[ \t]*>>>.*?(?=\n[ \t]*\n(?![ \t]*>>>)|\Z)", re.MULTILINE | re.DOTALL)
 OPTIONS_SHOWN = "shows_options"
 
 
 def fenced(docstring: str) -> str:
-    """The docstring with its sessions in fenced blocks."""
-    return EXAMPLE.sub(lambda match: f"```pycon\n{dedent(match[0])}\n```", docstring)
+    """The docstring with its sessions in fenced blocks, without what they say to doctest."""
+    return EXAMPLE.sub(lambda match: f"```pycon\n{dedent(DIRECTIVE.sub('', match[0]))}\n```", docstring)
 
 
 class Docstrings(griffe.Extension):

@@ -12,6 +12,8 @@ from mkdocs.structure.pages import Page
 
 from website import commands, dialect, notebooks, reference, results, sources
 
+# In mkdocs.yml it stands beside the contract.
+PROOF = "inside/auditing-proof.md"
 # Pages that are in the navigation as soon as they are in docs/.
 AWAITED = {"found.md", "reliability.md"}
 
@@ -67,7 +69,7 @@ def _filled(nav: list[Any]) -> list[Any]:
             done += ["reference/index.md", *names]
         elif value == "...inside":
             inside = (address for address in sources.pages().values() if address.startswith("inside/"))
-            done += [{Path(address).stem.replace("-", "/"): address} for address in inside]
+            done += [{Path(each).stem.replace("-", "/"): each} for each in inside if each != PROOF]
         elif value == "...results":
             done += [{f"{row.date} {row.title}": f"benchmarks/{row.file}"} for row in results.rows()]
         elif value not in AWAITED or (sources.ROOT / "docs" / value).exists():

@@ -6,6 +6,7 @@ Notebooks are stored without outputs. A rich output (a trace, an observation, a 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -59,7 +60,8 @@ async def _executed(path: Path) -> Any:
             config=config,
         )
         try:
-            return await client.async_execute()
+            # Without the startup files of the user who builds.
+            return await client.async_execute(env={**os.environ, "IPYTHONDIR": folder})
         except CellExecutionError as error:
             raise NotebookFailed(f"{path.name}: {COLOURS.sub('', str(error))}") from error
 

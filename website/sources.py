@@ -2,6 +2,8 @@
 
 >>> address_of("src/rearview/masks/README.md"), address_of("docs/masks.md"), address_of("src/rearview/files.py")
 ('inside/masks.md', 'masks.md', None)
+>>> address_of("docs/notebooks/look.ipynb")
+'notebooks/look.md'
 >>> linked("See [the design](../DESIGN.md#spans).", source="docs/masks.md", address="masks.md")
 'See [the design](project/design.md#spans).'
 >>> linked("See [the harness](harness.py).", source="bench/README.md", address="benchmarks/harness.md")
@@ -47,7 +49,7 @@ def address_of(source: str) -> str | None:
     if source.rstrip("/") in PROJECT:
         return PROJECT[source.rstrip("/")]
     if source.startswith("docs/"):
-        return source.removeprefix("docs/")
+        return re.sub(r"\.ipynb$", ".md", source.removeprefix("docs/"))
     if source.startswith(PACKAGE) and source.endswith("/README.md"):
         folder = source.removeprefix(PACKAGE).removesuffix("/README.md")
         return f"inside/{folder.replace('/', '-')}.md"

@@ -20,7 +20,10 @@ PAIRS_AT_ONCE = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The strongest weights: tensors [batch, heads, links], the largest first. Missing links have weight 0 and positions -1."""
+    """The strongest weights, the largest first: tensors [batch, heads, links].
+
+    Missing links have weight 0 and positions -1.
+    """
 
     weight: Tensor
     query: Tensor
