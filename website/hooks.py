@@ -14,8 +14,8 @@ from website import commands, dialect, notebooks, reference, results, sources
 
 # In mkdocs.yml it stands beside the contract.
 PROOF = "inside/auditing-proof.md"
-# Pages that are in the navigation as soon as they are in docs/.
-AWAITED = {"found.md", "reliability.md"}
+# Pages that are in the navigation as soon as their files are in the repository.
+AWAITED = {"found.md": "docs/found.md", "reliability.md": "docs/reliability.md", "project/security.md": "SECURITY.md"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -72,6 +72,6 @@ def _filled(nav: list[Any]) -> list[Any]:
             done += [{Path(each).stem.replace("-", "/"): each} for each in inside if each != PROOF]
         elif value == "...results":
             done += [{f"{row.date} {row.title}": f"benchmarks/{row.file}"} for row in results.rows()]
-        elif value not in AWAITED or (sources.ROOT / "docs" / value).exists():
+        elif value not in AWAITED or (sources.ROOT / AWAITED[value]).exists():
             done.append(entry)
     return done
