@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rearview.auditing.model.dispatch import OpMode, flex_uncompiled
+from rearview.auditing.proof import spectra
 from rearview.auditing.proof.faults import RENAMES, may_fail
 from rearview.auditing.proof.kernels import definition_of, plain_biases
 from rearview.auditing.proof.op_call import Heard, OpCall, tensors
@@ -155,9 +156,14 @@ class Interpreter(OpMode):
             self.state.escapes, self.state.unknown_ops = before
             pairs = zip(routed, found, strict=True)
             found = [sets if item is None or isinstance(item, Routed) else item for item, sets in pairs]
+        spectrum = None if targets else spectra.follow(call)
+        if isinstance(spectrum, Tensor):
+            found = [spectrum]
         if targets:
             self.write(call, targets, args, kwargs, written, found)
         self.store(name, out, taken, found)
+        if isinstance(spectrum, spectra.Spectrum):
+            spectra.keep(self.state.memory, out, spectrum)
         if routed is not None:
             for item, tensor in zip(routed, tensors(out), strict=True):
                 if isinstance(item, Routed):
