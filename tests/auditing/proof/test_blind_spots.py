@@ -69,7 +69,7 @@ LEAKS = {
     "two-sided convolution": (lambda c: lambda x: c(x.transpose(1, 2)).transpose(1, 2))(
         nn.Conv1d(SIZE, SIZE, 3, padding=1)
     ),
-    "fft": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * 0.5, n=T, dim=1),
+    "fft": lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.linspace(1, 0, T // 2 + 1)[:, None], n=T, dim=1),
     "bidirectional rnn": (lambda r: lambda x: r(x)[0])(nn.LSTM(SIZE, 2, batch_first=True, bidirectional=True)),
     "batch norm in training": (lambda n: lambda x: n(x.transpose(1, 2)).transpose(1, 2))(nn.BatchNorm1d(SIZE)),
     "expert choice": lambda x: torch.zeros_like(x).index_add(1, x[0].sum(-1).topk(2).indices, x[:, :2]),
