@@ -28,7 +28,7 @@ const maps = SIDES.map((name, side) => matrix(at(`map-${side}`), {
   choose: ([query]) => hear(query),
 }));
 
-const texts = SIDES.map((_, side) => tokenText(at(`tokens-${side}`), seen, { choose: hear, title: (n) => `position ${n + 1}`, hover: true }));
+const texts = SIDES.map((_, side) => tokenText(at(`tokens-${side}`), seen, { choose: hear, title: (n) => `position ${n + 1}`, point: hear }));
 
 function drawTokens(side) {
   const high = channels(colour(`--deep-${SIDES[side]}`)).join(" ");

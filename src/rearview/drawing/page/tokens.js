@@ -1,8 +1,8 @@
 // A text as buttons, one per token. The text is one stop of the Tab key, and arrow keys move from token to token.
-// `choose(n)` is called for a click or a key, and with `hover` for the mouse over a token.
-function tokenText(element, tokens, { choose, title, hover = false }) {
+// `choose(n)` is called for a click or a key, and `point(n)` for the mouse over a token.
+function tokenText(element, tokens, { choose, title, point = null }) {
   const buttons = tokens.map((textContent, n) => make("button", {
-    type: "button", textContent, title: title(n), tabIndex: n ? -1 : 0, onclick: () => choose(n), ...(hover && { onpointerenter: () => choose(n) }),
+    type: "button", textContent, title: title(n), tabIndex: n ? -1 : 0, onclick: () => choose(n), ...(point && { onpointerenter: (event) => { if (event.pointerType === "mouse") point(n); } }),
   }));
   element.replaceChildren(...buttons);
   element.onkeydown = (event) => {

@@ -94,7 +94,7 @@ onKeys({
   "-": shown(() => zoom(2)),
   0: shown(() => at("whole").click()),
   s: shown(() => chooseScale(data.scales[(data.scales.indexOf(state.scale) + 1) % data.scales.length])),
-  Escape: shown(clearChoice),
+  Escape: shown(() => clearChoice()),
 });
 
 // Connects the controls of the maps, once.

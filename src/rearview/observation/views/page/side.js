@@ -113,7 +113,7 @@ function writeText() {
   const list = words(one.keySet);
   const fits = list !== null && one.keys <= data.mostWritten;
   at("text-card").hidden = !fits;
-  text = fits ? tokenText(at("text"), list.slice(0, one.keys), { choose: chooseQuery, title: (n) => `position ${n}` }) : null;
+  text = fits ? tokenText(at("text"), list.slice(0, one.keys), { choose: chooseQuery, point: pointAtQuery, title: (n) => `position ${n}` }) : null;
   if (!fits) at("text").replaceChildren();
 }
 
@@ -122,6 +122,16 @@ function chooseQuery(position) {
   const query = Math.max(one.start, Math.min(one.start + one.queries - 1, position));
   choose(query, state.cell?.key ?? 0, true);
   follow();
+}
+
+// The mouse over a token: its row of the map, at the key that it hears most.
+function pointAtQuery(position) {
+  const one = layer();
+  if (state.pinned || position < one.start || position >= one.start + one.queries) return;
+  const heard = heardBy(position);
+  let best = 0;
+  for (let key = 1; key < one.keys; key++) if (Math.abs(heard(key)) > Math.abs(heard(best))) best = key;
+  choose(position, best, false);
 }
 
 // The share of a query's attention that goes to a key, or to its bin.
@@ -160,8 +170,9 @@ function shadeText() {
   const [more, less] = [channels(colour("--more-2")), channels(colour("--less-2"))];
   const [q0, q1] = query === null ? [-1, -1] : queriesOf(rowOf(query));
   const own = one.kind !== "cross";
+  const [k0, k1] = query === null ? [-1, -1] : keysOf(columnOf(state.cell.key));
   const depth = (n) => (Math.sqrt(Math.abs(values[n]) / top) * 0.72).toFixed(3);
-  text.shade((n) => `rgb(${(values[n] < 0 ? less : more).join(" ")} / ${depth(n)})`, (n) => ({ query: own && n >= q0 && n < q1 }));
+  text.shade((n) => `rgb(${(values[n] < 0 ? less : more).join(" ")} / ${depth(n)})`, (n) => ({ query: own && n >= q0 && n < q1, key: n >= k0 && n < k1 }));
   at("text-note").textContent = query === null ? "shaded by what each token receives; choose one to see what it hears"
     : `shaded by ${changed ? "the change of what" : "what"} ${named("query", "queries", one.querySet, q0, q1)} hears`;
 }
