@@ -16,7 +16,7 @@ from rearview.text_model import TextModel
 from rearview.webapp import Studio
 from rearview.webapp.limits import Limits
 
-LIMITS = Limits(body=200_000, body_seconds=0.6, queue=4, connections=32, tokens=4096, new_tokens=300)
+LIMITS = Limits(body=200_000, body_seconds=0.6, queue=4, connections=32, tokens=4096, new_tokens=300, runs=4)
 
 
 def model(context: int = 256, layers: int = 2) -> TextModel:

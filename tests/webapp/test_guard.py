@@ -25,7 +25,7 @@ def paths() -> list[str]:
     app = application(Workspace(Limits()), worker, Access(frozenset(), 1), {})
     worker.stop()
     found = [route.path for route in app.routes]  # pyright: ignore[reportAttributeAccessIssue]
-    assert len(found) >= 9
+    assert len(found) >= 7
     tasks = [f"/api/jobs/{task}" for task in TASKS]
     return [*tasks, *(path.replace("{task}", "read").replace("{run}", "0").replace("{page}", "0") for path in found)]
 
@@ -104,6 +104,11 @@ def test_a_frame_of_a_notebook_has_the_session_and_no_cookie(running: Studio, cl
     assert "set-cookie" not in headers
     assert "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*" in headers["content-security-policy"]
     session = json.loads(body.partition(b'id="data">')[2].partition(b"</script>")[0])["session"]
+    # A frame and a download cannot send the header: saved pages, and nothing else, take the session in the address.
+    assert client.send("GET", f"/api/pages/0?session={session}")[0] == 400
+    assert client.send("GET", "/api/pages/0?session=guess")[0] == 401
+    assert client.send("GET", f"/api/runs/0/block?session={session}")[0] == 401
+    assert client.send("POST", f"/api/pages/0?session={session}", {"Origin": client.origin}, b"{}")[0] == 401
     bearer = {"Authorization": f"Bearer {session}", "Origin": client.origin}
     assert client.send("POST", "/api/jobs/mask", bearer, b'{"mask": "causal()", "length": 4}')[0] == 200
     assert client.send("GET", "/?frame=1")[0] == 401

@@ -11,9 +11,12 @@ import torch
 
 from rearview import attend, audit, causal, dense, masked, observe
 from rearview.generation import generate
-from rearview.models import GPT
+from rearview.models import GPT, T5, T5Config
+from rearview.text import ByteTokenizer
+from rearview.text_model import TextModel
+from rearview.webapp import Studio
 from rearview.webapp.passes import captured_call
-from tests.webapp.conftest import Client, model
+from tests.webapp.conftest import LIMITS, Client, model
 
 TEXT = "I love sushi. Emma loves street food."
 IDS = list(TEXT.encode())
@@ -98,10 +101,50 @@ def test_why_is_the_arithmetic_of_the_weight(client: Client, read: dict, little:
     assert blocked["unmasked"]["weight"] > 0
 
 
+def test_neighbouring_pairs_run_the_model_once(client: Client, read: dict, running: Studio):
+    inner = running._workspace.model("little").model
+    passes: list[int] = []
+    hook = inner.register_forward_pre_hook(lambda *_: passes.append(1))
+    for key in (3, 4, 5):
+        client.result("why", run=read["run"], layer=0, head=1, query=9, key=key)
+    hook.remove()
+    assert len(passes) == 1
+
+
+def test_every_token_of_an_answer_is_worked_out():
+    torch.manual_seed(0)
+    inner = T5(T5Config(vocab_size=257, layers=1, heads=2, width=8)).eval()
+    with Studio([TextModel("answers", inner, ByteTokenizer())], [], limits=LIMITS) as running:
+        client = Client(running)
+        read = client.result("read", model="answers", text="I love")
+        assert "next" not in read
+        layers = [each["name"] for each in read["contents"]["layers"]]
+        own = next(n for n, name in enumerate(layers) if "decoder" in name)
+        found = client.result("why", run=read["run"], layer=own, head=0, query=3, key=1)
+        row = floats(client.get(f"/api/runs/{read['run']}/row?layer={own}&row=0&query=3")[2])
+        assert found["masked"]["weight"] == pytest.approx(float(row[1]), abs=1e-6)
+        assert "it is a T5, which answers one" in client.error("replay", run=read["run"], position=0)
+        assert "it does not predict the next token" in client.error("write", model="answers", text="I love")
+        assert "not a model that continues a text" in client.error("rank", run=read["run"], position=0, what="heads")
+
+
 def test_all_steps_are_a_page_without_an_origin(client: Client, read: dict):
-    status, headers, body = client.get(f"/api/runs/{read['run']}/steps?layer=0&head=1")
+    page = client.result("steps", run=read["run"], layer=0, head=1)["page"]
+    status, headers, body = client.get(f"/api/pages/{page}")
     assert (status, body[:15]) == (200, b"<!doctype html>")
     assert headers["content-security-policy"] == "sandbox allow-scripts; frame-ancestors 'self'"
+    assert "content-disposition" not in headers
+    ahead = client.result("read", model="little", text=TEXT, mask="full()", replace=True)
+    assert "Use a text of up to 24 tokens." in client.error("steps", run=ahead["run"], layer=0, head=1)
+
+
+def test_a_worked_example_is_a_page(client: Client):
+    found = client.result("example", name="restaurant")
+    assert found["title"] == "Four people recommend a restaurant, one after the other"
+    assert b"Emma" in client.get(f"/api/pages/{found['page']}")[2]
+    assert (
+        client.error("example", name="../etc") == "name: expected one of: restaurant, love, five-tokens, got '../etc'."
+    )
 
 
 def test_a_mask_with_its_cost_and_its_difference(client: Client):
@@ -186,12 +229,13 @@ def test_a_cut_is_a_mask(client: Client, read: dict, little: GPT):
     assert "head" in client.error("cut", run=read["run"], position=36, cuts=[{"layer": 1, "head": 7}])
 
 
-@pytest.mark.parametrize("what", ["tokens", "heads"])
+@pytest.mark.parametrize("what", ["links", "tokens", "heads"])
 def test_what_matters_is_each_cut_by_itself(client: Client, read: dict, what: str):
     found = client.result("rank", run=read["run"], position=20, what=what)
-    assert found["tried"] == {"tokens": 21, "heads": 4}[what]
+    assert found["tried"] == {"links": 21, "tokens": 21, "heads": 4}[what]
     first = found["effects"][0]
-    cut = {"key": first["key"]} if what == "tokens" else {"layer": first["layer"], "head": first["head"]}
+    cut = {"layer": first["layer"], "head": first["head"]} if what == "heads" else {"key": first["key"]}
+    cut |= {"query": 20} if what == "links" else {}
     alone = client.result("cut", run=read["run"], position=20, cuts=[cut])
     before = {row["label"]: row["probability"] for row in alone["before"]["next"]}
     moved = [effect["moved"] for effect in found["effects"]]
@@ -210,12 +254,14 @@ def test_an_audit_with_its_checks(client: Client, little: GPT):
     name, report = events[-1]
     assert (name, report["verdict"]) == ("result", "PROVEN")
     assert report["assumptions"]
-    status, headers, page = client.get(f"/api/pages/{report['page']}")
+    status, headers, page = client.get(f"/api/pages/{report['page']}?save=1")
     assert (status, page[:15]) == (200, b"<!doctype html>")
     assert headers["content-disposition"] == 'attachment; filename="audit.html"'
     assert audit(little, torch.randint(257, (2, 9))).verdict.value == "PROVEN"
     narrow = client.result("peek", model="little", contract="causal() & window(2)")
     assert narrow["verdict"] == "LEAKS"
+    witness = next(each for each in narrow["witnesses"] if each["kind"] == "time")
+    assert f"position {witness['query']} moves by" in witness["sentence"]
 
 
 def test_a_changed_token_moves_later_outputs_only(client: Client, read: dict):
@@ -226,16 +272,28 @@ def test_a_changed_token_moves_later_outputs_only(client: Client, read: dict):
     assert ahead["loss"] != read["loss"]
 
 
+def test_a_changed_token_becomes_another_of_the_text(client: Client, read: dict):
+    found = client.result("replay", run=read["run"], position=12)
+    assert (found["before"], found["label"]) == (".", "␣")
+    alike = client.result("read", model="little", text="aaa")
+    assert client.result("replay", run=alike["run"], position=2)["label"] == "b"
+
+
 def test_comparing_is_a_difference(client: Client):
     found = client.result("compare", model="little", other="little", text=TEXT, mask="", other_mask="window(4)")
     assert found["contents"]["kind"] == "diff"
     assert found["second"]["name"] == "little & window(4)"
     assert found["first"]["loss"] != found["second"]["loss"]
     assert client.get(f"/api/runs/{found['run']}/tile?layer=0&row=0&left=0&right=4&top=0&bottom=4&bin=1")[0] == 400
+    for name in ("first", "second"):
+        side = client.result("open", run=found["runs"][name])
+        assert (side["contents"]["kind"], side["contents"]["title"]) == ("seen", found[name]["name"])
+        assert client.get(f"/api/runs/{found['runs'][name]}/block")[0] == 200
 
 
-def test_a_saved_page_is_the_page_of_observe(client: Client, read: dict):
-    status, headers, body = client.get(f"/api/runs/{read['run']}/page")
+def test_a_saved_page_is_the_page_of_observe(client: Client):
+    page = client.result("save", run=client.result("read", model="little", text=TEXT)["run"])["page"]
+    status, headers, body = client.get(f"/api/pages/{page}?save=1")
     assert (status, headers["content-disposition"]) == (200, 'attachment; filename="attention.html"')
     assert body.startswith(b"<!doctype html>")
 
@@ -255,6 +313,17 @@ def test_texts_that_are_refused(client: Client):
     assert client.error("read", model="little", text="x", mask="prefix(1").startswith("this cannot be read")
     long = client.result("read", model="little", text="x" * 300)
     assert long["remark"] == "reading the first 256 of 300 tokens, because the model has 256 positions"
+
+
+def test_a_mask_without_ranges_is_compared_at_a_short_length(client: Client):
+    found = client.result("mask", mask="dilated(2)", length=4000, model="little")
+    assert (found["compared"], found["ownAt"], found["ranges"]) == (1024, 256, None)
+    assert client.result("mask", mask="window(2)", length=4000, model="little")["compared"] == 4000
+
+
+def test_a_read_tells_how_far_it_is(client: Client):
+    steps = [value for name, value in client.job("read", model="little", text="one") if name == "progress"]
+    assert steps == [{"done": 1, "of": 2}, {"done": 2, "of": 2}]
 
 
 def test_masks_with_data_for_other_lengths(client: Client):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from rearview.models import GPT, GPTConfig
+from rearview.models import BERT, GPT, BERTConfig, GPTConfig
 from rearview.text import ByteTokenizer
 from rearview.text_model import TextModel
 from rearview.webapp import Studio
@@ -132,6 +134,41 @@ def test_a_cell_is_worked_out(browser: Browser, studio: Studio):
         assert "Layer 0, head" in frame.locator("h1").inner_text()
 
 
+def test_tokens_and_maps_are_linked_by_the_mouse(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        page.locator("#text button").nth(9).hover()
+        assert page.locator("#text button.query").all_inner_texts() == ["s"]
+        assert "query 9" in page.inner_text("#reading")
+        # The key that the query hears most is marked as well.
+        assert page.locator("#text button.key").count() == 1
+        board = page.locator("#board")
+        left, top, wide = (int(board.get_attribute(f"data-{name}") or 0) for name in ("left", "top", "wide"))
+        board.hover(position={"x": left + 2.5 * wide / 37, "y": top + 30.5 * wide / 37})
+        assert "query 30" in page.inner_text("#text-note")
+        assert page.locator("#text button.key").evaluate("e => [...e.parentElement.children].indexOf(e)") == 2
+        page.click("#why-go")
+        idle(page)
+        assert "key 2" in page.inner_text("#why-note")
+        page.locator("#main").focus()
+        page.keyboard.press("Escape")
+        assert page.locator("#why-card").is_hidden()
+
+
+def test_a_page_without_a_text_says_what_to_do(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        page.fill("#input", "")
+        page.locator("#read-empty").wait_for()
+        assert page.locator("#maps").is_hidden()
+        open_view(page, "cut")
+        assert page.inner_text("#cut-lead") == "Type a text first."
+        assert page.is_disabled("#rank-heads")
+        page.fill("#input", "again")
+        until(page, "document.getElementById('source-note').textContent === '5 tokens'")
+        idle(page)
+        open_view(page, "read")
+        assert page.locator("#maps").is_visible()
+
+
 def test_zooming_asks_for_exact_tiles(browser: Browser, studio: Studio):
     with opened(browser, studio) as page:
         page.fill("#input", TEXT * 7)
@@ -163,6 +200,20 @@ def test_a_mask_is_edited_drawn_and_run(browser: Browser, studio: Studio):
         page.mouse.up()
         until(page, "document.getElementById('mask-diff').textContent.includes('3 only here')")
         assert page.input_value("#expression").startswith("ranges([[0, 0], [0, 0], [0, 10]")
+        page.fill("#expression", "causal()")
+        until(page, "document.getElementById('mask-diff').textContent.startsWith('The same pairs')")
+        page.locator("#mask-cells").focus()
+        for key in ("Home", "ArrowUp", "ArrowUp", "ArrowRight", " "):
+            page.keyboard.press(key)
+        until(page, "document.getElementById('mask-diff').textContent.includes('1 only here')")
+        assert page.inner_text("#mask-said") == "Query 0 may hear key 1."
+        page.fill("#mask-length", "200")
+        page.fill("#expression", "causal()")
+        until(page, "document.getElementById('mask-legend').textContent.includes('first 96 of 200')")
+        page.keyboard.press("Tab")
+        page.locator("#mask-cells").focus()
+        page.keyboard.press(" ")
+        assert "Choose a length of at most 96 to draw." in page.inner_text("#mask-said")
         page.fill("#expression", "window(2)")
         page.click("#mask-run")
         until(page, "document.getElementById('title').textContent.includes('window(2)')")
@@ -213,8 +264,13 @@ def test_cutting_and_ranking(browser: Browser, studio: Studio):
         page.click("#rank-tokens")
         page.locator("#ranked tbody tr").first.wait_for()
         assert page.locator("#ranked tbody tr").count() == 24
+        page.click("#rank-links")
+        until(page, "document.getElementById('ranked').textContent.includes('links of this word')")
         page.click("#rank-heads")
         until(page, "document.querySelectorAll('#ranked tbody tr').length === 4")
+        page.locator("#ranked .plain").first.click()
+        until(page, "document.querySelectorAll('#cuts li').length === 2")
+        idle(page)
         page.click("#cut-clear")
         assert page.locator("#cuts li").count() == 0
 
@@ -226,10 +282,10 @@ def test_the_audit_ends_with_a_verdict(browser: Browser, studio: Studio):
         until(page, "document.getElementById('peek-said').textContent.includes('No earlier output moved')")
         page.click("#peek")
         page.locator(".verdict").wait_for()
-        assert page.inner_text(".verdict") == "PROVEN"
+        assert page.inner_text(".verdict .badge") == "PROVEN"
         assert page.locator("#checks .passed").count() >= 6
         with page.expect_download() as download:
-            page.click("text=Save the report as one file")
+            page.click("#peek-save")
         assert download.value.suggested_filename == "audit.html"
 
 
@@ -241,6 +297,10 @@ def test_two_models_are_compared(browser: Browser, studio: Studio):
         until(page, "document.getElementById('title').textContent.includes('other')")
         idle(page)
         assert page.inner_text("#title") == "What changed from little to other"
+        for side, title in (("second", "other"), ("first", "little"), ("change", "What changed from little to other")):
+            page.click(f"#sides [value={side}]")
+            until(page, f"document.getElementById('title').textContent === {title!r}")
+            idle(page)
         # Back in the first view, the maps are those of one model again.
         open_view(page, "read")
         until(page, "document.getElementById('title').textContent === 'little'")
@@ -249,13 +309,42 @@ def test_two_models_are_compared(browser: Browser, studio: Studio):
 def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
     with opened(browser, studio) as page:
         open_view(page, "learn")
-        assert page.locator("#tour li").count() == 8
-        page.click("text=Show five tokens")
+        assert page.locator("#tour li").count() == 9
+        page.click("#tour-start")
+        until(page, "document.getElementById('mask-ranges').textContent.includes('Alex')")
+        assert page.inner_text("#h-guide") == "1 of 9Only look back"
+        page.locator("#mask-cells").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        assert page.inner_text("#mask-said") == "Emma may hear Frank."
+        page.click("#guide-next")
+        frame = page.frame_locator("#example-frame iframe")
+        assert frame.locator("h1").inner_text() == "Four people recommend a restaurant, one after the other"
+        page.click("#guide-next")
+        until(page, "document.getElementById('facts').textContent.includes('7 positions')")
         idle(page)
-        assert page.input_value("#mask-length") == "5"
-        open_view(page, "learn")
-        page.click("text=Show the arithmetic")
+        page.click("#guide-next")
+        until(page, "document.getElementById('mask-ranges').textContent.includes('sushi')")
+        page.click("#guide-next")
         page.locator("#why-card").wait_for()
+        idle(page)
+        assert "not this one" in page.inner_text("#why")
+        page.uncheck("#why-mask")
+        assert "every key is heard" in page.inner_text("#why")
+        page.click("#guide-next")
+        page.click("#guide-more >> text=BERT")
+        until(page, "document.getElementById('mask-diff').textContent.includes('66 only here')")
+        page.click("#guide-next")
+        idle(page)
+        page.click("#guide-next")
+        page.locator("#pages .new").first.wait_for()
+        page.click("#write-stop")
+        idle(page)
+        page.click("#guide-next")
+        page.locator(".verdict").wait_for()
+        page.click("#guide-next")
+        assert page.locator("#guide").is_hidden()
+        assert page.locator("#view-learn").is_visible()
 
 
 def test_an_address_restores_the_view(browser: Browser, studio: Studio):
@@ -274,6 +363,140 @@ def test_an_address_restores_the_view(browser: Browser, studio: Studio):
         assert page.locator("#view-mask").is_visible()
         page.click("#tab-read")
         assert page.inner_text("#h-head") == "Layer 1, head 1"
+
+
+def test_an_address_restores_what_was_chosen(browser: Browser, studio: Studio):
+    def fragment_of(page: Page, part: str) -> str:
+        until(page, f"location.hash.includes({part!r})")
+        return page.evaluate("location.hash")
+
+    with opened(browser, studio) as page:
+        page.locator("#board").focus()
+        page.keyboard.press("+")
+        page.locator("#text button").nth(20).click()
+        idle(page)
+        reading, zoomed = page.inner_text("#reading"), fragment_of(page, "pair=20")
+        open_view(page, "cut")
+        page.select_option("#cut-key", "4")
+        page.click("#cut-add")
+        page.locator("#cut-result li").first.wait_for()
+        idle(page)
+        result, cut = page.inner_text("#cut-result"), fragment_of(page, "cuts=")
+        open_view(page, "compare")
+        page.select_option("#compare-first", "other")
+        page.fill("#compare-second-mask", "window(3)")
+        page.click("#compare")
+        page.locator("#compared-said table").wait_for()
+        page.click("#sides [value=second]")
+        until(page, "document.getElementById('title').textContent === 'other & window(3)'")
+        idle(page)
+        compared = fragment_of(page, "compared=second")
+    with opened(browser, studio, zoomed) as page:
+        assert page.inner_text("#reading") == reading
+        assert page.is_enabled("#whole")
+        page.locator("#why-card").wait_for()
+    with opened(browser, studio, cut) as page:
+        assert page.inner_text("#cut-result") == result
+    with opened(browser, studio, compared) as page:
+        assert page.inner_text("#title") == "other & window(3)"
+        assert page.inner_text("#compared-said").count("other") == 2
+    with opened(browser, studio, "#view=write&temperature=0.5&beside=1&stop-text=.") as page:
+        assert page.input_value("#temperature") == "0.5"
+        assert (page.is_checked("#beside"), page.input_value("#stop-text")) == (True, ".")
+    with opened(browser, studio, "#step=2") as page:
+        page.locator("#example-frame iframe").wait_for()
+    with opened(browser, studio, "#view=nothing&layer=9&head=x&pair=1&zoom=5+1+2&cuts=a,,9&step=99x") as page:
+        assert page.locator("#guide").is_visible()
+
+
+def test_a_witness_is_replayed_on_the_text(browser: Browser):
+    torch.manual_seed(0)
+    ahead = BERT(BERTConfig(vocab_size=257, context=64, layers=1, heads=2, width=16)).eval()
+    with (
+        Studio([TextModel("ahead", ahead, ByteTokenizer())], [], text=TEXT) as running,
+        opened(browser, running) as page,
+    ):
+        assert page.locator("#said-card").is_hidden()
+        open_view(page, "peek")
+        page.click("#peek")
+        page.locator(".verdict").wait_for()
+        assert page.inner_text(".verdict .badge") == "LEAKS"
+        assert page.inner_text("#verdict pre") == "heard = self.attend("
+        page.locator("text=Replay on the text").first.click()
+        until(page, "document.getElementById('peek-said').textContent.includes('the model looks ahead')")
+        open_view(page, "cut")
+        assert page.inner_text("#cut-lead").startswith("ahead does not predict the next token")
+
+
+def test_checkpoints_are_a_slider(browser: Browser, tmp_path: Path):
+    for step in (10, 20, 30):
+        torch.manual_seed(step)
+        inner = GPT(GPTConfig(vocab_size=257, context=64, layers=1, heads=2, width=16))
+        folder = tmp_path / "run" / f"step-{step:06}"
+        inner.save_pretrained(folder)
+        ByteTokenizer().save(folder)
+    with Studio([], [tmp_path / "run"], text=TEXT) as running, opened(browser, running) as page:
+        open_view(page, "compare")
+        assert page.input_value("#compare-first") == "run at step 10"
+        assert page.inner_text("#step-name") == "step 30, beside step 10"
+        page.locator("#steps").focus()
+        page.keyboard.press("ArrowLeft")
+        until(
+            page,
+            "document.getElementById('title').textContent === 'What changed from run at step 10 to run at step 20'",
+        )
+        idle(page)
+        page.click("#sides [value=second]")
+        until(page, "document.getElementById('title').textContent === 'run at step 20'")
+        # The slider moves the side that is shown.
+        page.locator("#steps").focus()
+        page.keyboard.press("ArrowRight")
+        until(page, "document.getElementById('title').textContent === 'run at step 30'")
+        idle(page)
+
+
+class Notebook(BaseHTTPRequestHandler):
+    """A page on another port with the studio in a frame, as a notebook shows it."""
+
+    studio: Studio
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        # Browsers ask for an icon by themselves.
+        if self.path == "/":
+            self.wfile.write(f"<!doctype html><link rel=icon href='data:,'>{self.studio._repr_html_()}".encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_in_the_frame_of_a_notebook(browser: Browser, studio: Studio):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Notebook,), {"studio": studio}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    context = browser.new_context(**DESK)
+    context.set_default_timeout(20_000)
+    troubles: list[str] = []
+    page = context.new_page()
+    page.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
+    # Another name of this machine is another site: cookies of the studio are not sent.
+    page.goto(f"http://localhost:{server.server_port}/")
+    frame = page.frame_locator("iframe").first
+    frame.locator("body[data-ready]").wait_for()
+    assert frame.locator("#facts").inner_text() == "2 layers, 4 heads · 37 positions"
+    assert context.cookies() == []
+    frame.locator("#text button").nth(5).click()
+    frame.locator("#why-card").wait_for()
+    frame.locator("#why-steps").click()
+    assert "Layer" in frame.frame_locator("#why-frame iframe").locator("h1").inner_text()
+    with page.expect_download() as download:
+        frame.locator("#save").click()
+    assert download.value.suggested_filename == "attention.html"
+    context.close()
+    server.shutdown()
+    server.server_close()
+    assert troubles == []
 
 
 def test_saving_as_one_file(browser: Browser, studio: Studio, tmp_path: Path):

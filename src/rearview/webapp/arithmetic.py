@@ -13,10 +13,11 @@ from rearview.attention.call import Call
 from rearview.attention.call_slices import one_head
 from rearview.errors import BadArgument, Unsupported
 from rearview.explanation import explain
-from rearview.webapp.passes import captured_call
+from rearview.explanation.examples import EXAMPLES
+from rearview.webapp.passes import captured_calls
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Job
-from rearview.webapp.workspace import Workspace
+from rearview.webapp.workspace import SavedPage, Workspace
 
 # The keys of a row that are listed, and the most tokens of the step-by-step page.
 STRONGEST, STEPS = 8, 24
@@ -24,10 +25,10 @@ STRONGEST, STEPS = 8, 24
 
 def why(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     """The arithmetic of one cell, in float64 from the queries, keys and values of the layer."""
-    call, labels = _head(workspace, fields, job)
-    frame = call.frame
-    query = fields.number("query", at_least=frame.q_start, below=frame.q_end)
-    key = fields.number("key", below=frame.k_len)
+    calls, labels = _head(workspace, fields, job)
+    query = fields.number("query", at_least=calls[0].frame.q_start, below=calls[-1].frame.q_end)
+    call = next(each for each in calls if query < each.frame.q_end)
+    key = fields.number("key", below=call.frame.k_len)
     return cell_arithmetic(call, query, key, labels)
 
 
@@ -78,9 +79,10 @@ def cell_arithmetic(call: Call, query: int, key: int, labels: list[str]) -> dict
     }
 
 
-def steps_page(workspace: Workspace, fields: Fields, job: Job) -> str:
+def steps_page(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     """One head over the first tokens as the page of `explain`: every matrix, with the mask on and off."""
-    call, labels = _head(workspace, fields, job)
+    calls, labels = _head(workspace, fields, job)
+    call = calls[0]
     count = min(STEPS, call.frame.k_len)
     if call.softcap is not None or call.bias is not None or call.sinks is not None:
         raise Unsupported("This head has no step-by-step page", ["its scores have a softcap, a bias or a sink"])
@@ -88,22 +90,35 @@ def steps_page(workspace: Workspace, fields: Fields, job: Job) -> str:
         raise Unsupported("This head has no step-by-step page", ["its queries are not those of its keys"])
     visible = call.mask.visible_in(call.frame, torch.device("cpu"), torch.arange(count))[0, 0]
     if visible[:, count:].any():
-        raise Unsupported("This head has no step-by-step page", [f"the first {count} tokens hear later ones"])
+        why = f"the first {count} tokens hear later ones"
+        raise Unsupported("This head has no step-by-step page", [why], advice=f"Use a text of up to {STEPS} tokens.")
     q, k, v = (tensor[0, 0, :count] for tensor in (call.query, call.key, call.value))
     title = f"Layer {fields.number('layer', below=1 << 20)}, head {fields.number('head', below=1 << 20)}"
-    return explain(
-        query=q, key=k, value=v, mask=call.mask, labels=labels[:count], scale=call.scale, title=title
-    ).to_html()
+    trace = explain(query=q, key=k, value=v, mask=call.mask, labels=labels[:count], scale=call.scale, title=title)
+    return {"page": workspace.keep_page(SavedPage("steps.html", trace.to_html()))}
 
 
-def _head(workspace: Workspace, fields: Fields, job: Job) -> tuple[Call, list[str]]:
-    run = workspace.run(fields.text("run"))
+def example(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
+    """A worked example of `rearview explain`, as a page."""
+    name = fields.text("name")
+    if name not in EXAMPLES:
+        raise BadArgument("name", expected=f"one of: {', '.join(EXAMPLES)}", got=repr(name))
+    found = EXAMPLES[name]
+    return {"page": workspace.keep_page(SavedPage(f"{name}.html", found.trace().to_html())), "title": found.title}
+
+
+def _head(workspace: Workspace, fields: Fields, job: Job) -> tuple[list[Call], list[str]]:
+    """The calls of one head, and the tokens of the text. Those of the latest layer are held, for the next pair."""
+    number, layer = fields.text("run"), fields.number("layer", below=1 << 20)
+    run = workspace.run(number)
     model = workspace.model(run.model)
-    layer = fields.number("layer", below=1 << 20)
-    with job.checking(model.model):
-        call = captured_call(model, run.ids, layer=layer, mask=run.mask, replace=run.replaces)
-    head = fields.number("head", below=call.heads)
-    return one_head(call, 0, head), model.labels(run.ids)
+    if workspace.latest_calls is None or workspace.latest_calls[0] != (number, layer):
+        with job.checking(model.model):
+            found = captured_calls(model, run.ids, layer=layer, mask=run.mask, replace=run.replaces)
+        workspace.latest_calls = (number, layer), found
+    calls = workspace.latest_calls[1]
+    head = fields.number("head", below=calls[0].heads)
+    return [one_head(call, 0, head) for call in calls], model.labels(run.ids)
 
 
 class _Softmax:

@@ -22,11 +22,15 @@ def compare(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
         advice = "Both must read the same tokens."
         raise BadArgument("other", expected="a model with the same tokenizer", got=names[1], advice=advice)
     seen, found = observed(workspace, first, ids, job, mask=masks[0], replace=replaces)
-    job.emit("progress", {"done": 1, "of": 2})
     other, other_found = observed(workspace, second, ids, job, mask=masks[1], replace=replaces)
-    change = seen.diff(other)
+    sides = [
+        workspace.keep(ReadRun(name, ids, mask, replaces, each))
+        for name, mask, each in zip(names, masks, (seen, other), strict=True)
+    ]
+    change = kept(workspace, ReadRun(names[0], ids, None, False, seen.diff(other)))
     return {
-        **kept(workspace, ReadRun(names[0], ids, None, False, change, b"")),
+        **change,
+        "runs": {"first": sides[0], "second": sides[1], "change": change["run"]},
         "first": found | {"name": seen.title},
         "second": other_found | {"name": other.title},
         "remark": remark,

@@ -43,18 +43,21 @@ def cut(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
 
 
 def rank(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
-    """Each token, or each head, taken away by itself: how much that moves what the model says at one position."""
+    """Each link of a word, each token, or each head taken away by itself: how much that moves what the model says.
+
+    A link of a word is a token that this word alone no longer hears, in every layer.
+    """
     run, model = _run(workspace, fields)
     position = fields.number("position", below=len(run.ids))
     what = fields.text("what")
     before = _logits(model, run, job)[position].double().log_softmax(-1)
     target = run.ids[position + 1] if position + 1 < len(run.ids) else int(before.argmax())
-    if what == "tokens":
-        rows = _without_tokens(model, run, position, job)
+    if what in ("links", "tokens"):
+        rows = _without_tokens(model, run, position, job, for_all=what == "tokens")
     elif what == "heads":
         rows = _without_heads(model, run, position, job)
     else:
-        raise BadArgument("what", expected="'tokens' or 'heads'", got=repr(what))
+        raise BadArgument("what", expected="'links', 'tokens' or 'heads'", got=repr(what))
     effects = [
         {**place, "change": float(after[target] - before[target]), "moved": _distance(before, after)}
         for place, after in rows
@@ -105,10 +108,15 @@ def _without(query: int | None, key: int | None, length: int) -> Mask:
     return ~ranges(starts, ends)
 
 
-def _without_tokens(model: TextModel, run: ReadRun, position: int, job: Job) -> Iterator[tuple[dict[str, Any], Tensor]]:
-    """What the model says when nobody hears a token: one batch item per token that is taken away."""
+def _without_tokens(
+    model: TextModel, run: ReadRun, position: int, job: Job, *, for_all: bool
+) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """What the model says when nobody hears a token, or the last word alone does not: one batch item per token."""
     labels = model.labels(run.ids)
     ids = run.ids[: position + 1]
+    # Everything for the queries before the last one, and nothing for it.
+    starts, ends = torch.zeros(len(ids), dtype=torch.int64), torch.full((len(ids),), len(ids))
+    ends[-1] = 0
     size = max(1, BATCH_TOKENS // len(ids))
     for first in range(0, len(ids), size):
         keys = range(first, min(first + size, len(ids)))
@@ -117,7 +125,7 @@ def _without_tokens(model: TextModel, run: ReadRun, position: int, job: Job) -> 
         tokens = model.batch(ids).expand(len(keys), -1)
         with (
             under(model, run.mask, replace=run.replaces),
-            masked(model.model, mask=padding(real)),
+            masked(model.model, mask=padding(real) if for_all else padding(real) | ranges(starts, ends)),
             job.checking(model.model),
         ):
             after = logits_of(model, tokens, last_only=True)[:, -1].cpu().double().log_softmax(-1)

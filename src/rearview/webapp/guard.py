@@ -40,6 +40,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# Pages that are shown in a frame or saved. A frame and a download cannot send an Authorization header.
+SAVED = "/api/pages/"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ class Access:
         except CookieError:
             found = None
         given = authorization.removeprefix("Bearer ") if found is None else found.value
+        return hmac.compare_digest(given.encode(), self.session.encode())
+
+    def frames(self, query: str) -> bool:
+        """Whether the query of an address has the session: a page that the frame of a notebook opens or saves."""
+        given = parse_qs(query).get("session", [""])[0]
         return hmac.compare_digest(given.encode(), self.session.encode())
 
     def launches(self, query: str) -> bool:
@@ -120,7 +127,10 @@ class Guard:
             return 403, "Requests from other sites are refused."
         if access.knows(headers.get("cookie", ""), headers.get("authorization", "")):
             return None
-        if opening and access.launches(scope.get("query_string", b"").decode("latin-1")):
+        query = scope.get("query_string", b"").decode("latin-1")
+        if opening and access.launches(query):
+            return None
+        if scope["method"] == "GET" and scope["path"].startswith(SAVED) and access.frames(query):
             return None
         return 401, "Open the address with the token that the studio printed when it started."
 

@@ -52,7 +52,7 @@ class Studio:
         from rearview.webapp.workspace import Workspace
 
         limits = limits or Limits()
-        workspace = Workspace(limits)
+        self._workspace = workspace = Workspace(limits)
         for model in models:
             workspace.add(model)
         for folder in folders:

@@ -21,7 +21,8 @@ class Limits:
         queue: jobs that wait for the worker.
         connections: requests that are answered at the same time.
         job_seconds: the time that a job may run.
-        runs: observations that are kept; the oldest is dropped.
+        runs: observations that are held; the oldest is dropped.
+        held: the memory of all observations that are held; the oldest is dropped, but never the latest.
         models: models that are kept in memory; the one that was used the longest ago is dropped.
         kept_bytes: the memory for the queries and keys of one observation.
         cells: cells of a mask that are drawn.
@@ -34,7 +35,8 @@ class Limits:
     queue: int = 16
     connections: int = 64
     job_seconds: float = 600.0
-    runs: int = 4
+    runs: int = 8
+    held: int = 2 << 30
     models: int = 3
     kept_bytes: int = 1 << 30
     cells: int = 96

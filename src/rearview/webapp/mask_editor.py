@@ -10,7 +10,6 @@ from rearview.attention import plan
 from rearview.errors import BadArgument
 from rearview.masks import Mask, causal
 from rearview.masks.parser import parse
-from rearview.text_model import TextModel
 from rearview.webapp.passes import captured_call
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Job
@@ -18,6 +17,12 @@ from rearview.webapp.workspace import Workspace
 
 # The rows whose ranges are listed.
 LISTED = 64
+# The most positions of which every pair is looked at, for masks without ranges.
+MOST_PAIRS = 1024
+# The most tokens that a model reads to tell the mask of its layer.
+MOST_READ = 1024
+# The masks of layers that are held, so that typing does not run the model each time.
+MOST_HELD = 64
 
 
 def look(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
@@ -25,8 +30,10 @@ def look(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     mask = parse(fields.text("mask"))
     length = fields.number("length", at_least=1, below=workspace.limits.tokens + 1)
     shown = min(length, workspace.limits.cells)
-    own, heads, dim = _own(workspace, fields, length)
-    differs = None if own is None or own.heads is not None or mask.heads is not None else own.diff(mask, length)
+    read, own, heads, dim = _own(workspace, fields, length)
+    ranged = mask.has_ranges and (own is None or own.has_ranges)
+    compared = length if ranged else min(length, MOST_PAIRS)
+    differs = None if own is None or own.heads is not None or mask.heads is not None else own.diff(mask, compared)
     visible = mask.to_bool(shown)
     return {
         "mask": repr(mask),
@@ -35,29 +42,34 @@ def look(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
         "heads": mask.heads or 1,
         "cells": [_rows(each) for each in (visible[0] if visible.ndim == 4 else visible.unsqueeze(0))],
         "own": None if own is None else repr(own),
+        "ownAt": read,
         "ownCells": None if own is None or own.heads is not None else _rows(own.to_bool(shown)),
+        "compared": compared,
         "onlyOwn": None if differs is None else differs.only_first,
         "onlyThis": None if differs is None else differs.only_second,
         "ranges": _ranges(mask, shown),
         "obstacle": mask.range_obstacle,
-        "warnings": [str(warning) for warning in mask.warnings(min(length, 4096))],
+        "warnings": [str(warning) for warning in mask.warnings(min(length, 4096 if ranged else MOST_PAIRS))],
         **_engines(mask, length, heads, dim),
     }
 
 
-def _own(workspace: Workspace, fields: Fields, length: int) -> tuple[Mask | None, int, int]:
-    """The mask of the model's layer at this length, and the shape of its heads."""
+def _own(workspace: Workspace, fields: Fields, length: int) -> tuple[int, Mask | None, int, int]:
+    """The number of tokens that the model has read, the mask of its layer then, and the shape of the layer's heads."""
     name = fields.text("model", default="")
     if not name:
-        return None, 8, 64
+        return 0, None, 8, 64
     model = workspace.model(name)
     layer = fields.number("layer", below=1 << 20, default=0)
-    call = captured_call(model, _some_tokens(model, min(length, model.context or length, 64)), layer=layer)
-    return (call.mask if call.mask.own_length is None else causal()), call.heads, call.query.shape[-1]
-
-
-def _some_tokens(model: TextModel, count: int) -> list[int]:
-    return [n % model.tokenizer.vocab_size for n in range(count)]
+    count = min(length, model.context or length, MOST_READ)
+    found = workspace.layer_masks.get((name, layer, count))
+    if found is None:
+        call = captured_call(model, [n % model.tokenizer.vocab_size for n in range(count)], layer=layer)
+        found = (call.mask if call.mask.own_length is None else causal()), call.heads, call.query.shape[-1]
+        workspace.layer_masks[name, layer, count] = found
+        if len(workspace.layer_masks) > MOST_HELD:
+            workspace.layer_masks.popitem(last=False)
+    return count, *found
 
 
 def _engines(mask: Mask, length: int, heads: int, dim: int) -> dict[str, Any]:

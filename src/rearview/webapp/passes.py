@@ -14,7 +14,7 @@ torch.Size([1, 2, 3, 4])
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -89,11 +89,22 @@ def most_likely(logits: Tensor, model: TextModel, *, count: int = 10) -> list[di
     ]
 
 
-@torch.no_grad()
+class _Enough(Exception):
+    """Raised inside a pass when what was wanted of it is there."""
+
+
 def captured_call(
     model: TextModel, ids: list[int], *, layer: int, mask: Mask | None = None, replace: bool = False
 ) -> Call:
     """The call of one attention layer, with its values, while the model reads these tokens."""
+    return captured_calls(model, ids, layer=layer, mask=mask, replace=replace)[0]
+
+
+@torch.no_grad()
+def captured_calls(
+    model: TextModel, ids: list[int], *, layer: int, mask: Mask | None = None, replace: bool = False
+) -> list[Call]:
+    """The calls of one attention layer: one, or one per step in the decoder of a T5. Later layers are not run."""
     layers = attention_layers(model.model)
     if not 0 <= layer < len(layers):
         raise BadArgument("layer", expected=f"a number from 0 to {len(layers) - 1}", got=layer)
@@ -102,10 +113,12 @@ def captured_call(
     def see(one: LayerCall) -> None:
         if one.module is chosen.module:
             found.append(one.call)
+            if not isinstance(model.model, T5):
+                raise _Enough
 
-    with under(model, mask, replace=replace), watching([chosen], see):
+    with under(model, mask, replace=replace), watching([chosen], see), suppress(_Enough):
         run(model, ids)
-    return found[0]
+    return found
 
 
 def _parameters(inner: Any) -> set[str]:

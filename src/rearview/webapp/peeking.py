@@ -14,7 +14,7 @@ from rearview.models import T5
 from rearview.webapp.passes import logits_of
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Job
-from rearview.webapp.workspace import Workspace
+from rearview.webapp.workspace import SavedPage, Workspace
 
 # A length that is rarely the size of something else, and two rows.
 LENGTH, ROWS = 23, 2
@@ -39,7 +39,7 @@ def peek(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
         job.emit("check", {"name": name, "number": number, "total": total})
 
     report = audit(model.model, inputs, contract=contract, progress=progress, **options)
-    return described(report) | {"page": workspace.keep_page(to_html(report))}
+    return described(report) | {"page": workspace.keep_page(SavedPage("audit.html", to_html(report)))}
 
 
 def described(report: Report) -> dict[str, Any]:
@@ -58,16 +58,25 @@ def described(report: Report) -> dict[str, Any]:
         "place": None
         if place is None
         else {"module": place.module, "line": place.line, "source": place.source, "hint": place.hint},
-        "witnesses": [str(each) for each in report.witnesses],
+        "witnesses": [
+            {"sentence": each.sentence, "kind": each.kind, "query": each.query, "source": each.source}
+            for each in report.witnesses
+        ],
     }
 
 
 def replay(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
-    """Change one token of the text: by how much the output at each position moves. Earlier ones must not."""
+    """Change one token of the text: by how much the output at each position moves. Earlier ones must not.
+
+    Without a `token`, it becomes the next different token of the text.
+    """
     run = workspace.run(fields.text("run"))
     model = workspace.model(run.model)
     position = fields.number("position", below=len(run.ids))
-    token = fields.number("token", below=model.tokenizer.vocab_size)
+    vocab = model.tokenizer.vocab_size
+    old = run.ids[position]
+    others = [token for token in run.ids[position:] + run.ids[:position] if token != old]
+    token = fields.number("token", below=vocab, default=others[0] if others else (old + 1) % vocab)
     changed = [*run.ids]
     changed[position] = token
     with job.checking(model.model):
@@ -75,7 +84,9 @@ def replay(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     moved = (before - after).abs().amax(-1).cpu()
     return {
         "position": position,
+        "before": model.labels([old])[0],
         "label": model.labels([token])[0],
         "moved": moved.tolist(),
         "earlier": float(moved[:position].max()) if position else 0.0,
+        "earliest": int(moved[:position].argmax()) if position else 0,
     }

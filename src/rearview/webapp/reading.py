@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -15,11 +19,12 @@ from rearview.observation.result.layer import Layer
 from rearview.observation.result.pooled_tile import pooled_tile
 from rearview.observation.views.packed_arrays import PackedArrays
 from rearview.observation.views.page_contents import PageDetail, page_contents
+from rearview.observation.watching.observer import attention_layers
 from rearview.text_model import TextModel
 from rearview.webapp.passes import losses, most_likely, predicts_next, run, under
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Job
-from rearview.webapp.workspace import ReadRun, Workspace
+from rearview.webapp.workspace import ReadRun, SavedPage, Workspace
 
 # The most cells of all maps together, and the most and the fewest bins per side of one map.
 MOST_CELLS, MOST_BINS, LEAST_BINS = 3_000_000, 256, 32
@@ -35,7 +40,18 @@ def read(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     ids, remark = tokens_of(workspace, model, fields.text("text"))
     mask, replaces = fields.mask("mask"), fields.flag("replace")
     seen, found = observed(workspace, model, ids, job, mask=mask, replace=replaces)
-    return {**kept(workspace, ReadRun(fields.text("model"), ids, mask, replaces, seen, b"")), **found, "remark": remark}
+    return {**kept(workspace, ReadRun(fields.text("model"), ids, mask, replaces, seen)), **found, "remark": remark}
+
+
+def open_run(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
+    """The page's description of a run that the studio still holds."""
+    return described(workspace, fields.text("run"))
+
+
+def save(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
+    """A run as the page of `observe`, in one file."""
+    page = SavedPage("attention.html", workspace.run(fields.text("run")).seen.to_html())
+    return {"page": workspace.keep_page(page)}
 
 
 def tokens_of(workspace: Workspace, model: TextModel, text: str, *, reserve: int = 0) -> tuple[list[int], str]:
@@ -56,6 +72,7 @@ def observed(
         under(model, mask, replace=replace),
         observe(model.model, map_size=_bins(model), keep=workspace.limits.kept_bytes) as seen,
         job.checking(model.model),
+        _counted(model, job),
     ):
         logits, written = run(model, ids)
     seen.title = model.name if mask is None else f"{model.name} {'under' if replace else '&'} {mask!r}"
@@ -82,12 +99,35 @@ def predictions(model: TextModel, logits: torch.Tensor | None, ids: list[int]) -
 
 
 def kept(workspace: Workspace, run: ReadRun) -> dict[str, Any]:
-    """Keep a run, and describe it for the page: its numbers are fetched separately."""
+    """Keep a run, and describe it for the page."""
+    return described(workspace, workspace.keep(run))
+
+
+def described(workspace: Workspace, number: str) -> dict[str, Any]:
+    """A run for the page: its numbers are fetched separately."""
+    run = workspace.run(number)
     detail, arrays = PageDetail(short=True), PackedArrays(short=True)
     views = run.seen._views(exact_up_to=0)
     contents = page_contents(run.seen, views, detail, arrays=arrays)
-    whole = ReadRun(run.model, run.ids, run.mask, run.replaces, run.seen, arrays.data())
-    return {"run": workspace.keep(whole), "contents": contents | {"notes": []}}
+    workspace.replace(number, replace(run, block=arrays.data()))
+    return {"run": number, "contents": contents | {"notes": []}}
+
+
+@contextmanager
+def _counted(model: TextModel, job: Job) -> Iterator[None]:
+    """Tell the reader how many attention layers have run."""
+    layers = attention_layers(model.model)
+    done = count(1)
+
+    def tell(*_: object) -> None:
+        job.emit("progress", {"done": min(next(done), len(layers)), "of": len(layers)})
+
+    hooks = [layer.module.register_forward_hook(tell) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def tile(workspace: Workspace, fields: Fields, job: Job) -> bytes:
@@ -130,8 +170,6 @@ def _head(workspace: Workspace, fields: Fields) -> tuple[Layer, int]:
 
 def _bins(model: TextModel) -> int:
     """Bins per side of a map, so that the maps of all heads together stay small."""
-    from rearview.observation.watching.observer import attention_layers
-
     heads = sum(layer.heads or 16 for layer in attention_layers(model.model))
     bins = MOST_BINS
     while bins > LEAST_BINS and heads * bins * bins > MOST_CELLS:

@@ -19,17 +19,21 @@ from starlette.routing import Route
 
 from rearview.errors import RearviewError
 from rearview.webapp import arithmetic, comparing, cuts, mask_editor, peeking, reading, writing
-from rearview.webapp.guard import Access
-from rearview.webapp.index_page import index_page
+from rearview.webapp.guard import SAVED, Access
+from rearview.webapp.index_page import NOTEBOOKS, index_page
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Busy, Job, Worker
-from rearview.webapp.workspace import Workspace
+from rearview.webapp.workspace import SavedPage, Workspace
 
 # A job of the worker: its answer is sent as JSON, or as bytes for numbers.
 Task = Callable[[Workspace, Fields, Job], Any]
 TASKS: dict[str, Task] = {
     "read": reading.read,
+    "open": reading.open_run,
     "why": arithmetic.why,
+    "steps": arithmetic.steps_page,
+    "example": arithmetic.example,
+    "save": reading.save,
     "mask": mask_editor.look,
     "write": writing.write,
     "cut": cuts.cut,
@@ -40,8 +44,8 @@ TASKS: dict[str, Task] = {
 }
 # How often, in seconds, it is checked that somebody still waits for an answer.
 PATIENCE = 0.1
-# A page that is shown in a frame or saved: without an origin, so that it cannot reach the studio.
-SEALED = {"content-security-policy": "sandbox allow-scripts; frame-ancestors 'self'"}
+# The policy of a page that is shown in a frame or saved: without an origin, so that it cannot reach the studio.
+SEALED = "sandbox allow-scripts; frame-ancestors "
 
 
 def application(workspace: Workspace, worker: Worker, access: Access, start: dict[str, Any]) -> Starlette:
@@ -87,16 +91,13 @@ def application(workspace: Workspace, worker: Worker, access: Access, start: dic
     async def row(request: Request) -> Response:
         return Response(await quick(reading.weights_row, request), media_type="application/octet-stream")
 
-    async def steps(request: Request) -> Response:
-        return HTMLResponse(await quick(arithmetic.steps_page, request), headers=SEALED)
-
-    async def save(request: Request) -> Response:
-        page = await quick(lambda space, fields, job: space.run(fields.text("run")).seen.to_html(), request)
-        return _download(page, "attention.html")
-
-    async def report(request: Request) -> Response:
-        page = await quick(lambda space, fields, job: space.page(fields.text("page")), request)
-        return _download(page, "audit.html")
+    async def page(request: Request) -> Response:
+        found: SavedPage = await quick(lambda space, fields, job: space.page(fields.text("page")), request)
+        ancestors = NOTEBOOKS if access.frames(request.url.query) else "'self'"
+        headers = {"content-security-policy": SEALED + ancestors}
+        if "save" in request.query_params:
+            headers["content-disposition"] = f'attachment; filename="{found.name}"'
+        return HTMLResponse(found.content, headers=headers)
 
     async def icon(request: Request) -> Response:
         # Browsers ask for it by themselves.
@@ -112,19 +113,13 @@ def application(workspace: Workspace, worker: Worker, access: Access, start: dic
         Route("/api/runs/{run}/block", block, methods=["GET"]),
         Route("/api/runs/{run}/tile", tile, methods=["GET"]),
         Route("/api/runs/{run}/row", row, methods=["GET"]),
-        Route("/api/runs/{run}/steps", steps, methods=["GET"]),
-        Route("/api/runs/{run}/page", save, methods=["GET"]),
-        Route("/api/pages/{page}", report, methods=["GET"]),
+        Route(SAVED + "{page}", page, methods=["GET"]),
     ]
     return Starlette(routes=routes, exception_handlers={RearviewError: refused})
 
 
 def _value(text: str) -> Any:
     return int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 16 else text
-
-
-def _download(page: str, name: str) -> Response:
-    return HTMLResponse(page, headers={**SEALED, "content-disposition": f'attachment; filename="{name}"'})
 
 
 class _Events:

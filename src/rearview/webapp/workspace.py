@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rearview.attention.call import Call
 from rearview.errors import BadArgument
 from rearview.masks import Mask
 from rearview.observation import Observation, ObservationDiff
@@ -40,7 +41,24 @@ class ReadRun:
     mask: Mask | None
     replaces: bool
     seen: Observation | ObservationDiff
-    block: bytes
+    block: bytes = b""
+
+    @property
+    def bytes(self) -> int:
+        """The memory of its maps, and of the queries and keys that an observation keeps.
+
+        Those of a difference are the ones of its two sides, which are runs as well.
+        """
+        own = () if isinstance(self.seen, ObservationDiff) else self.seen.layers
+        return len(self.block) + sum(layer.retained.bytes for layer in own if layer.retained is not None)
+
+
+@dataclass(frozen=True)
+class SavedPage:
+    """A page in one file, and the name under which it is saved."""
+
+    name: str
+    content: str
 
 
 class Workspace:
@@ -52,7 +70,11 @@ class Workspace:
         self._given: dict[str, TextModel] = {}
         self._loaded: OrderedDict[str, TextModel] = OrderedDict()
         self._runs: OrderedDict[str, ReadRun] = OrderedDict()
-        self._pages: OrderedDict[str, str] = OrderedDict()
+        self._pages: OrderedDict[str, SavedPage] = OrderedDict()
+        # The queries, keys and values of one layer of a run, by the numbers of both.
+        self.latest_calls: tuple[tuple[str, int], list[Call]] | None = None
+        # The mask, the heads and the head size of a layer, by model, layer and number of tokens that were read.
+        self.layer_masks: OrderedDict[tuple[str, int, int], tuple[Mask, int, int]] = OrderedDict()
 
     def add(self, model: TextModel) -> None:
         """Offer a model that is in memory."""
@@ -89,17 +111,24 @@ class Workspace:
         if name not in self._loaded:
             while len(self._loaded) >= self.limits.models:
                 self._loaded.popitem(last=False)
-            self._loaded[name] = load_text_model(self._folders[name])
+            # Under the name by which it is listed: a checkpoint is called after its folder otherwise.
+            self._loaded[name] = replace(load_text_model(self._folders[name]), name=name)
         self._loaded.move_to_end(name)
         return self._loaded[name]
 
     def keep(self, run: ReadRun) -> str:
-        """Remember a run, and forget the oldest if there are too many; returns its number."""
+        """Remember a run, and forget the oldest if there are too many or they are too large; returns its number."""
         number = secrets.token_hex(8)
         self._runs[number] = run
-        while len(self._runs) > self.limits.runs:
+        while len(self._runs) > 1 and (
+            len(self._runs) > self.limits.runs or sum(each.bytes for each in self._runs.values()) > self.limits.held
+        ):
             self._runs.popitem(last=False)
         return number
+
+    def replace(self, number: str, run: ReadRun) -> None:
+        """Hold another run under a number."""
+        self._runs[number] = run
 
     def run(self, number: object) -> ReadRun:
         """The run of this number."""
@@ -110,7 +139,7 @@ class Workspace:
         self._runs.move_to_end(number)
         return self._runs[number]
 
-    def keep_page(self, page: str) -> str:
+    def keep_page(self, page: SavedPage) -> str:
         """Remember a page that can be saved, and forget the oldest if there are too many; returns its number."""
         number = secrets.token_hex(8)
         self._pages[number] = page
@@ -118,7 +147,7 @@ class Workspace:
             self._pages.popitem(last=False)
         return number
 
-    def page(self, number: object) -> str:
+    def page(self, number: object) -> SavedPage:
         """The page of this number."""
         if not isinstance(number, str) or number not in self._pages:
             raise BadArgument(

@@ -9,6 +9,7 @@ function beginCut() {
     cutNow();
   };
   at("cut-clear").onclick = () => { forgetCuts(); showCutChoices(); };
+  at("rank-links").onclick = () => rankBy("links");
   at("rank-tokens").onclick = () => rankBy("tokens");
   at("rank-heads").onclick = () => rankBy("heads");
   at("cut-layer").onchange = showHeads;
@@ -30,7 +31,13 @@ function showHeads() {
 
 let cutText = null;
 function showCutChoices() {
-  if (!run || changed) return;
+  const able = isRead() && run.next !== undefined;
+  for (const id of ["cut-add", "rank-links", "rank-tokens", "rank-heads"]) at(id).disabled = !able;
+  at("cut-lead").textContent = able || elsewhere ? "Choose the word whose next token is predicted, then take something away."
+    : run ? `${run.contents.title} does not predict the next token, so there is nothing to compare. Choose a model that continues a text.`
+    : "Type a text first.";
+  at("cut-text").hidden = !able;
+  if (!able) return;
   const list = data.labels[0].slice(0, 2000);
   const words = (n) => `${n} ${shorter(list[n], 14)}`;
   choices("cut-layer", layers.length, (n) => layers[n].choice);
@@ -48,41 +55,68 @@ function choosePosition(n) {
   if (taken.length) cutNow();
 }
 
+// The address remembers what was taken away.
+const cutFields = () => (view === "cut" && run ? {
+  ...(taken.length && { cuts: taken.map(({ layer, head, query, key }) => [layer, head, query, key].map((n) => n ?? "").join(" ")).join(",") }),
+  ...(position && { position }),
+} : {});
+async function recallCuts(place) {
+  position = Math.max(0, Number.parseInt(place.get("position") ?? "", 10) || 0);
+  showCutChoices();
+  taken = (place.get("cuts") ?? "").split(",").filter(Boolean).slice(0, 64).map((each) => {
+    const [layer, head, query, key] = each.split(" ").map((n) => (/^\d+$/.test(n) ? Number(n) : null));
+    return { layer, head: head ?? null, query: query ?? null, key: key ?? null };
+  });
+  if (taken.length) await cutNow();
+}
+
 const shadeCut = (background = () => "") => cutText?.shade(background, (n) => ({ chosen: n === position }));
 
 const nameOf = ({ layer, head, query, key }) => {
   const list = data.labels[0];
-  const word = (n) => `${n} “${list[n]}”`;
+  const word = (n) => `${n} “${list[n] ?? ""}”`;
   const who = [layer === null ? "all layers" : `layer ${layer}`, head === null ? "all heads" : `head ${head}`].join(", ");
   const what = query === null && key === null ? "everything" : [query === null ? "every query" : `query ${word(query)}`, key === null ? "every key" : `key ${word(key)}`].join(" → ");
   return `${who}: ${what}`;
 };
 
 async function cutNow() {
+  rememberAll();
   at("cuts").replaceChildren(...taken.map((each, n) => make("li", {}, make("button", { type: "button", textContent: `✕ ${nameOf(each)}`, ariaLabel: `Put back ${nameOf(each)}`, onclick: () => { taken.splice(n, 1); cutNow(); } }))));
   const cuts = taken.map((each) => Object.fromEntries(Object.entries(each).filter(([, value]) => value !== null)));
   const found = await ask("cut", { run: run.run, position, cuts }).catch(() => null);
   if (!found) return;
-  const rows = make("ol", { className: "bars" });
+  const rows = make("ol", { className: "bars changes" });
   bars(rows, found.likely);
   const losses = found.before.loss === null ? "" : ` The loss of the text goes from ${found.before.loss.toFixed(4)} to ${found.after.loss.toFixed(4)}.`;
-  at("cut-result").replaceChildren(make("p", { textContent: `After “${data.labels[0][position]}” at position ${position}: grey before, teal after.${losses}` }), rows);
+  at("cut-result").replaceChildren(make("p", { className: "lead", textContent: `What follows “${data.labels[0][position]}” at position ${position}: grey before, teal after.${losses}` }), rows);
 }
 
 async function rankBy(what) {
   const found = await ask("rank", { run: run.run, position, what }, { progress: progress("Taking away") }).catch(() => null);
   if (!found) return;
   const top = Math.max(...found.effects.map((effect) => effect.moved), 1e-12);
-  if (what === "tokens") {
+  if (what !== "heads") {
     const by = new Map(found.effects.map((effect) => [effect.key, effect.moved]));
     const teal = channels(colour("--teal"));
     shadeCut((n) => `rgb(${teal.join(" ")} / ${(0.9 * (by.get(n) ?? 0)) / top})`);
   }
-  const rows = found.effects.slice(0, 24).map((effect) => make("tr", {},
-    make("td", {}, make("code", { textContent: what === "tokens" ? `${effect.key} ${effect.label}` : effect.label })),
-    make("td", { className: "number", textContent: percent(effect.moved) }),
-    make("td", { className: "number", textContent: `× ${readable(Math.exp(effect.change))}` })));
+  const name = (effect) => (what === "heads" ? effect.label : `${effect.key} ${effect.label}`);
+  const takeAway = (effect) => {
+    taken.push({ layer: effect.layer ?? null, head: effect.head ?? null, query: what === "links" ? found.position : null, key: effect.key ?? null });
+    cutNow();
+  };
+  const rows = found.effects.slice(0, 24).map((effect) => {
+    const bar = make("i");
+    bar.style.width = `${(100 * effect.moved) / top}%`;
+    return make("tr", {},
+      make("td", {}, make("button", { type: "button", className: "plain", textContent: name(effect), title: "Take it away", onclick: () => takeAway(effect) })),
+      make("td", { className: "bar-cell" }, bar),
+      make("td", { className: "number", textContent: percent(effect.moved) }),
+      make("td", { className: "number", textContent: `× ${Number(Math.exp(effect.change).toPrecision(3))}` }));
+  });
+  const tried = { links: "links of this word", tokens: "tokens", heads: "heads" }[what];
   at("ranked").replaceChildren(
-    make("p", { className: "sub", textContent: `${grouped(found.tried)} ${what} were taken away, one at a time. The probability of “${found.target}” after position ${found.position} is ${percent(found.probability)} with all of them.` }),
-    make("table", { className: "steps-of" }, make("thead", {}, make("tr", {}, ...["taken away", "probability that moved", `“${found.target}”`].map((textContent) => make("th", { scope: "col", textContent })))), make("tbody", {}, ...rows)));
+    make("p", { className: "sub", textContent: `${grouped(found.tried)} ${tried} were taken away, one at a time. After position ${found.position}, “${found.target}” has a probability of ${percent(found.probability)} with all of them.` }),
+    make("table", { className: "steps-of ranked" }, make("thead", {}, make("tr", {}, make("th", { scope: "col", textContent: "without" }), make("th", { scope: "col", colSpan: 2, textContent: "probability that moves" }), make("th", { scope: "col", className: "number", textContent: `“${found.target}”` }))), make("tbody", {}, ...rows)));
 }

@@ -1,28 +1,86 @@
-// Learn: the story of masked attention in steps, each of which is shown on the live page.
+// Learn: the story of masked attention in steps. A card above the view tells it, and the live page does what it says.
 
+const FOUR = ["Frank", "Emma", "Daniel", "Alex"];
+// Each step with its title, its words, what the page does, and further things to try.
 const TOUR = [
-  ["Only look back", "Four friends order dinner, one after the other. Emma has heard Frank; Frank could not hear Emma, because he spoke first. In a decoder such as GPT every word is such a friend: position i may use the positions up to i, and no others. The grid shows who may hear whom.", "Show the mask", () => showMask("causal()", 4)],
-  ["“I love ___”", "To predict the third word, the model may use “I” and “love”. If it could see the third word, there would be nothing left to predict. The model below reads these words; every row of a map is one word and shows which words it attends to.", "Read it", () => showText("I love ")],
-  ["Five tokens, five rows", "With five tokens there are 25 pairs, and 15 of them remain: 1 + 2 + 3 + 4 + 5. The last token may hear all five, the first only itself.", "Show five tokens", () => showMask("causal()", 5)],
-  ["Why minus infinity?", "A forbidden score becomes −∞ before the softmax, because exp(−∞) is exactly 0. A mask after the softmax would be too late: the sum below the fraction has already heard the future. Click a cell of a map to see the arithmetic, then take the check off “with the mask”.", "Show the arithmetic", () => showWhy()],
-  ["GPT, BERT and T5 by their masks", "The same block is a GPT with causal(), a BERT with full(), and a T5 with full() in its encoder and causal() in its decoder. A prefix language model is in between: the prompt hears itself in both directions.", "Show a prefix", () => showMask("causal() | prefix(4)", 12)],
-  ["Nearby words only", "A window keeps the cost from growing with the square of the length: each word hears the few before it, and perhaps the first one.", "Show a window", () => showMask("causal() & (window(4) | prefix(1))", 16)],
-  ["Without the mask", "A model that was trained to look back, and is then allowed to look ahead, has never learned what to do with it. Watch it write with its mask, and without.", "Let it write", () => showWriting()],
-  ["Does it peek?", "One wrong line is enough to let the future in, and the loss looks better for it. The audit tries inputs on the real kernels, runs the program on sets of who heard whom, and names the line.", "Audit the model", () => { openView("peek"); at("peek").click(); }],
+  ["Only look back", "Four friends recommend a restaurant, one after the other. Emma has heard Frank; Frank could not hear Emma, because he spoke first. In a decoder such as GPT every word is such a friend: a position may use those before it and itself, and no others. The grid shows who may hear whom.",
+    () => showMask("causal()", 4, FOUR)],
+  ["What each one hears", "The same four, with numbers: queries and keys give scores, the mask adds −∞ where nobody has spoken yet, the softmax makes shares of them, and each one's output is a blend of what was heard. Frank hears only himself; Emma listens to Frank with 98.2 %. Go through the steps, and take the mask off.",
+    () => showExample("restaurant")],
+  ["“I love ___”", "To predict the third word, a model may use “I” and “love”. If it could see the third word, there would be nothing left to predict. Here the chosen model reads “I love ”: every row of a map is one token and shows what it attends to, and “What comes next” is its prediction.",
+    () => showText("I love ")],
+  ["Five tokens, five rows", "With five tokens there are 25 pairs, and 15 of them remain: 1 + 2 + 3 + 4 + 5. The last token may hear all five, the first only itself.",
+    () => showMask("causal()", 5, ["I", "love", "sushi", "very", "much"])],
+  ["Why minus infinity?", "A forbidden score becomes −∞ before the softmax, because exp(−∞) is exactly 0. Setting weights to 0 after the softmax would be too late: the sum below the fraction has already heard the future. Below is the arithmetic of a pair that is forbidden: uncheck “with the mask” to see what its weight would have been.",
+    () => showWhy()],
+  ["GPT, BERT and T5 by their masks", "The same block is a GPT with causal(), which continues a text; a BERT with full(), which fills gaps; and a T5 with full() in its encoder and causal() in its decoder. In a prefix model the prompt hears itself in both directions.",
+    () => showMask("causal()", 12), [["GPT", () => showMask("causal()", 12)], ["BERT, and the encoder of T5", () => showMask("full()", 12)], ["A prefix model", () => showMask("causal() | prefix(4)", 12)]]],
+  ["Nearby words only", "A window keeps the cost from growing with the square of the length: each word hears the few before it, and perhaps the first one. Run the model under it to see what it loses.",
+    () => showMask("causal() & (window(4) | prefix(1))", 16), [["With the first word", () => showMask("causal() & (window(4) | prefix(1))", 16)], ["Window only", () => showMask("causal() & window(4)", 16)], ["Chunks", () => showMask("causal() & chunks(4)", 16)]]],
+  ["Without the mask", "A model that was trained to look back, and may suddenly look ahead, has never learned what to do with it. Here it writes the same prompt twice: with its mask, and without.",
+    () => showWriting()],
+  ["Does it peek?", "One wrong line is enough to let the future in, and the loss looks better for it. The audit tries inputs on the real kernels, runs the program on sets of who heard whom, and names the line.",
+    () => { openView("peek"); at("peek").click(); }],
 ];
+// The step of the tour that is told; null outside of it.
+let step = null;
 
 function beginLearn() {
-  at("tour").append(...TOUR.map(([title, words, action, act], n) => {
-    const item = make("li", {}, make("h3", { textContent: title }), make("p", { textContent: words }), make("p", {}, make("button", { type: "button", textContent: action, onclick: () => { mark(n); act(); } })));
-    return item;
-  }));
+  at("tour").append(...TOUR.map(([title, words], n) => make("li", {}, make("h3", { textContent: title }), make("p", { textContent: words.split(/(?<=\.) /)[0] }),
+    make("p", {}, make("button", { type: "button", textContent: "Show it", ariaLabel: `Show step ${n + 1}: ${title}`, onclick: () => openStep(n) })))));
+  at("tour-start").onclick = () => openStep(0);
+  at("guide-back").onclick = () => (step ? openStep(step - 1) : leaveTour());
+  at("guide-next").onclick = () => (step < TOUR.length - 1 ? openStep(step + 1) : leaveTour());
+  at("guide-close").onclick = () => {
+    step = null;
+    showGuide();
+    rememberAll();
+  };
 }
 
-const mark = (n) => [...at("tour").children].forEach((item, k) => item.classList.toggle("now", k === n));
+function leaveTour() {
+  step = null;
+  showGuide();
+  openView("learn");
+}
 
-function showMask(expression, length) {
+async function openStep(n) {
+  step = within(Number.isInteger(n) ? n : 0, 0, TOUR.length - 1);
+  showGuide();
+  scrollTo({ top: 0 });
+  await TOUR[step][2]();
+}
+
+function showGuide() {
+  at("guide").hidden = step === null;
+  if (step === null) return;
+  const [title, words, , more = []] = TOUR[step];
+  at("h-guide").replaceChildren(make("small", { textContent: `${step + 1} of ${TOUR.length}` }), title);
+  at("guide-words").textContent = words;
+  at("guide-more").hidden = !more.length;
+  at("guide-more").replaceChildren(...more.map(([textContent, act]) => make("button", { type: "button", textContent, onclick: act })));
+  at("guide-back").textContent = step ? "Back" : "All steps";
+  at("guide-next").textContent = step < TOUR.length - 1 ? "Next" : "Done";
+}
+
+// The list of steps, or the page of the worked example.
+function showTour() {
+  const worked = step !== null && TOUR[step][0] === "What each one hears";
+  at("tour-card").hidden = worked;
+  at("example-card").hidden = !worked;
+}
+
+async function showExample(name) {
+  openView("learn");
+  const { page, title } = await ask("example", { name });
+  at("h-example").textContent = title;
+  at("example-frame").replaceChildren(framedPage(page, title));
+}
+
+function showMask(expression, length, names = null) {
   at("expression").value = expression;
   at("mask-length").value = length;
+  [maskNames, maskCell] = [names, null];
   openView("mask");
 }
 
@@ -32,13 +90,15 @@ async function showText(words) {
   await refresh();
 }
 
+// The last token but one is a query that may not hear the last.
 async function showWhy() {
   openView("read");
-  if (!run || changed) await refresh();
+  if (!at("input").value) at("input").value = "I love sushi";
+  if (!isRead()) await refresh();
   const one = layer();
-  const query = one.start + one.queries - 1;
-  goTo(query, Math.max(0, query - 1));
-  at("why-card").scrollIntoView({ block: "start" });
+  const query = Math.max(one.start, one.start + one.queries - 2);
+  goTo(query, Math.min(one.keys - 1, query + 1));
+  await goToWhy();
 }
 
 function showWriting() {

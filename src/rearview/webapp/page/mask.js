@@ -2,32 +2,63 @@
 
 const EXAMPLES = ["causal()", "causal() & window(4)", "causal() & (window(4) | prefix(1))", "full()", "causal() | prefix(4)", "chunks(4) | causal()", "dilated(2) & causal()", "per_head([causal(), window(2)])"];
 let looked = null;
-let [painting, painted, maskCell] = [null, null, null];
+// While cells are drawn: the value that they are given, and the cells of each row.
+let [painting, painted] = [null, null];
+// The chosen cell, and names of the positions where a step of the tour gives them.
+let [maskCell, maskNames] = [null, null];
 
 function beginMask() {
   at("expressions").append(...EXAMPLES.map((value) => make("option", { value })));
-  at("expression").value = "causal() & window(4)";
+  at("expression").value = at("expression").defaultValue = "causal() & window(4)";
   let waiting = null;
-  const soon = () => { clearTimeout(waiting); waiting = setTimeout(lookAtMask, 250); };
+  const soon = () => {
+    maskNames = null;
+    clearTimeout(waiting);
+    waiting = setTimeout(lookAtMask, 250);
+  };
   at("expression").addEventListener("input", soon);
   at("mask-length").addEventListener("input", soon);
+  at("mask-layer").addEventListener("change", soon);
   at("mask-run").onclick = runUnder;
   const canvas = at("mask-cells");
+  // Fingers scroll the page, and a tap flips one cell.
   canvas.addEventListener("pointerdown", (event) => {
-    const cell = maskCellAt(event);
-    if (!cell || !looked) return;
+    const cell = event.pointerType !== "touch" && event.button === 0 ? maskMatrix.cellAt(event) : null;
+    if (!cell || !canDraw()) return;
     canvas.setPointerCapture(event.pointerId);
-    painted = looked.cells[0].map((row) => [...row]);
-    painting = painted[cell[0]][cell[1]] === "1" ? "0" : "1";
-    paintCell(cell);
+    startPainting(cell);
   });
-  canvas.addEventListener("pointermove", (event) => painting !== null && paintCell(maskCellAt(event)));
-  canvas.addEventListener("pointerup", () => {
+  canvas.addEventListener("pointermove", (event) => painting !== null && paintCell(maskMatrix.cellAt(event)));
+  canvas.addEventListener("pointerup", finishPainting);
+  canvas.addEventListener("pointercancel", () => {
     if (painting === null) return;
     painting = null;
-    at("expression").value = rangesOf(painted);
     lookAtMask();
   });
+  canvas.addEventListener("click", (event) => {
+    // A mouse has drawn by now.
+    if (event.pointerType === "touch" && maskCell) flip(maskCell);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key !== " " && event.key !== "Enter") return;
+    event.preventDefault();
+    if (maskCell) flip(maskCell);
+  });
+}
+
+// Cells can be drawn where all of them are shown, for a mask that is the same for every head.
+function canDraw() {
+  if (!looked) return false;
+  const why = looked.shown < looked.length ? `Only the first ${looked.shown} positions are shown. Choose a length of at most ${looked.shown} to draw.`
+    : looked.heads > 1 ? "This mask differs between heads and cannot be drawn." : "";
+  if (why) at("mask-said").textContent = why;
+  return !why;
+}
+
+function startPainting(cell) {
+  painted = looked.cells[0].map((row) => [...row]);
+  painting = painted[cell[0]][cell[1]] === "1" ? "0" : "1";
+  paintCell(cell);
 }
 
 function paintCell(cell) {
@@ -35,6 +66,19 @@ function paintCell(cell) {
   painted[cell[0]][cell[1]] = painting;
   looked.cells[0][cell[0]] = painted[cell[0]].join("");
   maskMatrix.draw();
+}
+
+function finishPainting() {
+  if (painting === null) return;
+  painting = null;
+  at("expression").value = rangesOf(painted);
+  lookAtMask();
+}
+
+function flip(cell) {
+  if (!canDraw()) return;
+  startPainting(cell);
+  finishPainting();
 }
 
 // The drawn cells as an expression: the runs of each row.
@@ -46,35 +90,44 @@ function rangesOf(rows) {
   return `ranges(${written(0)}, ${written(1)})`;
 }
 
-const maskSize = () => within(Math.floor((at("mask-cells").parentElement.clientWidth - 34) / (looked?.shown ?? 16)), 5, 30);
+const nameOfPosition = (n) => maskNames?.[n] ?? String(n);
+const maskRoom = () => (maskNames ? 66 : 34);
+const maskSize = () => within(Math.floor((at("mask-cells").parentElement.clientWidth - maskRoom() - 4) / (looked?.shown ?? 16)), 5, maskNames ? 72 : 36);
 const maskMatrix = matrix(at("mask-cells"), {
   get rows() { return looked.shown; },
   get columns() { return looked.shown; },
-  left: 30, top: 20,
+  get left() { return maskRoom(); },
+  top: 20,
   size: () => ({ wide: maskSize(), high: maskSize() }),
-  rowLabel: String, columnLabel: String,
+  rowLabel: nameOfPosition, columnLabel: nameOfPosition,
   paint(pen, [row, column], [x, y, wide, high]) {
     const [mine, own] = [looked.cells[0][row][column] === "1", looked.ownCells?.[row][column] === "1"];
-    pen.fillStyle = colour(mine ? (looked.ownCells && !own ? "--more-2" : "--teal") : own && looked.ownCells ? "--less-1" : "--blocked");
+    const differs = looked.ownCells && mine !== own;
+    pen.fillStyle = colour(mine ? (differs ? "--plum" : "--teal") : differs ? "--less-1" : "--blocked");
     pen.fillRect(x, y, wide, high);
+    if (!differs || wide < 14) return;
+    // Not by colour alone: what the mask adds to the model's own, and what it takes away.
+    pen.fillStyle = colour(mine ? "--card" : "--ink");
+    pen.textAlign = "center";
+    pen.fillText(mine ? "+" : "−", x + wide / 2, y + high / 2 + 4);
   },
   chosen: () => maskCell,
   point: (cell) => cell && tellMask(cell),
-  choose: (cell) => { maskCell = cell; maskMatrix.draw(); tellMask(cell); },
+  choose: (cell) => {
+    maskCell = cell;
+    maskMatrix.draw();
+    tellMask(cell);
+  },
 });
 
-function maskCellAt(event) {
-  const [edges, size] = [at("mask-cells").getBoundingClientRect(), maskSize()];
-  const [row, column] = [Math.floor((event.clientY - edges.top - 20) / size), Math.floor((event.clientX - edges.left - 30) / size)];
-  return looked && row >= 0 && column >= 0 && row < looked.shown && column < looked.shown ? [row, column] : null;
-}
-
 const tellMask = ([row, column]) => {
-  at("mask-said").textContent = `Query ${row} ${looked.cells[0][row][column] === "1" ? "may hear" : "may not hear"} key ${column}.`;
+  const who = maskNames ? `${maskNames[row]} ${looked.cells[0][row][column] === "1" ? "may hear" : "may not hear"} ${maskNames[column]}.`
+    : `Query ${row} ${looked.cells[0][row][column] === "1" ? "may hear" : "may not hear"} key ${column}.`;
+  at("mask-said").textContent = who;
 };
 
 async function lookAtMask() {
-  const fields = { mask: at("expression").value, length: Number(at("mask-length").value) || 1, model: at("model").value };
+  const fields = { mask: at("expression").value, length: Number(at("mask-length").value) || 1, model: at("model").value, layer: Number(at("mask-layer").value) || 0 };
   try {
     looked = await ask("mask", fields);
   } catch (error) {
@@ -85,22 +138,48 @@ async function lookAtMask() {
     return;
   }
   at("mask-error").hidden = true;
+  if (maskCell && Math.max(...maskCell) >= looked.shown) maskCell = null;
   maskMatrix.draw();
-  const cost = [make("p", {}, make("b", { textContent: looked.engine ?? "none" }), ` ${looked.why}`)];
-  if (looked.share !== null && looked.share !== undefined) cost.push(make("p", { className: "sub", textContent: `${percent(looked.share)} of all pairs are visible at length ${grouped(looked.length)}.` }));
+  drawMaskFacts();
+  rememberAll();
+}
+
+function drawMaskFacts() {
+  const engines = [[looked.engine ?? "none", looked.why, true], ...looked.others.map(({ name, why }) => [name, why, false])];
+  const cost = [make("dl", { className: "engines" }, ...engines.flatMap(([name, why, taken]) => [
+    make("dt", {}, make("span", { className: taken ? "badge passed" : "badge", textContent: name })), make("dd", { textContent: why })]))];
+  if (looked.share !== null && looked.share !== undefined) cost.unshift(make("p", { className: "sub", textContent: `${percent(looked.share)} of all pairs are visible at length ${grouped(looked.length)}.` }));
   if (looked.obstacle) cost.push(make("p", { className: "sub", textContent: `No ranges: ${looked.obstacle}.` }));
-  cost.push(list(looked.others.map(({ name, why }) => `${name}: ${why}`)));
   at("mask-cost").replaceChildren(...cost, ...looked.warnings.map((textContent) => make("p", { className: "error", textContent })));
-  at("mask-diff").textContent = looked.own === null ? "No model is chosen."
+  const partly = looked.compared < looked.length ? ` Compared are the first ${grouped(looked.compared)} positions.`
+    : looked.ownAt < looked.length ? ` Its own mask is the one at ${grouped(looked.ownAt)} tokens.` : "";
+  at("mask-diff").textContent = (looked.own === null ? "No model is chosen."
     : looked.onlyOwn === null ? `Its own mask is ${looked.own}; heads differ.`
     : looked.onlyOwn + looked.onlyThis === 0 ? `The same pairs as ${looked.own}.`
-    : `Its own mask is ${looked.own}: ${grouped(looked.onlyOwn)} pairs are heard only there, ${grouped(looked.onlyThis)} only here.`;
-  at("mask-legend").replaceChildren(...(looked.shown < looked.length ? [make("li", { textContent: `the first ${looked.shown} of ${grouped(looked.length)} positions` })] : []),
-    ...(looked.heads > 1 ? [make("li", { textContent: "head 0 is drawn" })] : []),
-    make("li", { textContent: "teal: heard · blue: heard only here · sand: heard only by the model's own mask" }));
+    : `Its own mask is ${looked.own}: ${plural(looked.onlyOwn, "pair is", "pairs are")} heard only there, ${grouped(looked.onlyThis)} only here.`) + partly;
+  const square = (name, text) => {
+    const item = swatch("", text);
+    item.firstChild.style.background = colour(name);
+    return item;
+  };
+  at("mask-legend").replaceChildren(square("--teal", "heard"),
+    ...(looked.ownCells ? [square("--plum", "+ heard only here"), square("--less-1", "− heard only by the model's own mask")] : []),
+    square("--blocked", "not heard"),
+    ...(looked.shown < looked.length ? [make("li", { textContent: `the first ${looked.shown} of ${grouped(looked.length)} positions` })] : []),
+    ...(looked.heads > 1 ? [make("li", { textContent: "head 0 is drawn" })] : []));
+  if (maskCell) tellMask(maskCell);
+  else at("mask-said").textContent = looked.shown < looked.length || looked.heads > 1 ? "" : "Drag over cells to draw: the expression becomes a ranges mask.";
+  at("mask-ranges-note").textContent = looked.ranges ? "of the keys that each query hears" : "none";
   at("mask-ranges").replaceChildren(...(looked.ranges ?? []).map((row, n) => make("tr", {},
-    make("th", { scope: "row", textContent: n }), make("td", { textContent: row.map(([a, b]) => `[${a}, ${b})`).join(" ") || "nothing" }))));
-  rememberAll();
+    make("th", { scope: "row", textContent: nameOfPosition(n) }), make("td", { textContent: row.map(([a, b]) => `[${a}, ${b})`).join(" ") || "nothing" }))));
+}
+
+// The layers whose masks an expression is compared with.
+function showMaskLayers() {
+  const chosen = at("mask-layer").value;
+  const own = isRead() ? layers.length : 0;
+  at("mask-layer").replaceChildren(...Array.from({ length: own || 1 }, (_, n) => make("option", { value: n, textContent: own ? `layer ${layers[n].choice.split(" ")[0]}` : "layer 0" })));
+  if (Number(chosen) < own) at("mask-layer").value = chosen || "0";
 }
 
 // The model as it is, and under the mask: shown as a difference.

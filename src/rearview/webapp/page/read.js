@@ -2,17 +2,30 @@
 
 // The current run: its number, its answer, and the view whose maps are shown.
 let run = null;
+// Whether the maps show a run of another view: one side or the difference of a comparison.
+let elsewhere = false;
+const isRead = () => run !== null && !elsewhere;
 const settings = () => ({ model: at("model").value, text: at("input").value });
 
 async function read(fields = settings()) {
-  if (!fields.text) return;
-  const answer = await ask("read", fields);
-  await showRun(answer);
-  at("source-note").textContent = [`${grouped(data.labels[0]?.length ?? 0)} tokens`, answer.remark].filter(Boolean).join(" · ");
+  at("read-empty").hidden = fields.text !== "";
+  at("maps-home").hidden = fields.text === "";
+  if (!fields.text) {
+    stop("read");
+    run = null;
+    at("source-note").textContent = "";
+    at("said-card").hidden = true;
+    closeWhy();
+    return;
+  }
+  const answer = await ask("read", fields, { progress: progress("Reading, layer") });
+  // The maps are drawn into the room that this leaves.
   at("said-card").hidden = !answer.next;
+  elsewhere = false;
+  await showRun(answer);
+  at("source-note").textContent = [plural(data.labels[0]?.length ?? 0, "token", "tokens"), answer.remark].filter(Boolean).join(" · ");
   if (answer.next) bars(at("next"), answer.next);
   at("loss-note").textContent = answer.loss === undefined ? "" : `loss ${answer.loss.toFixed(3)} nats per token of this text`;
-  at("save").href = `/api/runs/${answer.run}/page`;
   showSurprise();
   closeWhy();
   forgetCuts();
@@ -29,6 +42,7 @@ async function showRun(answer) {
 }
 
 function showSurprise() {
+  at("surprise").parentElement.hidden = !run?.losses;
   const shown = at("surprise").checked && run?.losses;
   at("surprises").hidden = !shown;
   if (!shown) return;
@@ -58,9 +72,37 @@ function beginRead() {
     const [file] = at("file").files;
     if (!file) return;
     at("input").value = await file.text();
+    at("file").value = "";
     refresh();
   };
   at("surprise").onchange = showSurprise;
+  at("save").onclick = () => ask("save", { run: run.run }).then(({ page }) => savePage(page), () => {});
+  // The address remembers the visible part of the map.
+  const drawBefore = drawBoard;
+  drawBoard = () => {
+    drawBefore();
+    rememberSoon();
+  };
+}
+
+// The visible part of the map and the chosen pair, as they are in an address.
+const placeInMap = () => ({
+  ...(isZoomed() && { zoom: ["x0", "x1", "y0", "y1"].map((edge) => Number(state.view[edge].toFixed(2))).join(" ") }),
+  ...(state.pinned && state.cell && { pair: `${state.cell.query} ${state.cell.key}` }),
+});
+function recallPlace(place) {
+  const numbers = (name, count) => {
+    const found = (place.get(name) ?? "").split(" ").map(Number);
+    return found.length === count && found.every((x) => Number.isFinite(x)) ? found : null;
+  };
+  const whole = wholeView();
+  const edges = numbers("zoom", 4);
+  if (edges && edges[0] >= whole.x0 && edges[1] <= whole.x1 && edges[2] >= whole.y0 && edges[3] <= whole.y1 && edges[0] < edges[1] && edges[2] < edges[3]) {
+    [state.view.x0, state.view.x1, state.view.y0, state.view.y1] = edges;
+    drawBoard();
+  }
+  const pair = numbers("pair", 2);
+  if (pair && pair.every((n) => Number.isInteger(n) && n >= 0)) choose(...pair, true);
 }
 
 const refresh = () => read().then(rememberAll, () => {});

@@ -64,6 +64,11 @@ async function bytes(path, fields = {}, name = path) {
   return answer.arrayBuffer();
 }
 
+// The address of a page in one file. A frame and a download cannot send headers, so in a notebook it has the session.
+const pageAddress = (number, fields = {}) => `/api/pages/${number}?${new URLSearchParams({ ...(start.session && { session: start.session }), ...fields })}`;
+const savePage = (number) => make("a", { href: pageAddress(number, { save: 1 }), download: "" }).click();
+const framedPage = (number, title) => make("iframe", { title, sandbox: "allow-scripts", src: pageAddress(number) });
+
 // A message in the corner: an error stays until the next one, anything else goes away with the job.
 let message = "";
 function tell(words, isError = false) {
@@ -73,7 +78,7 @@ function tell(words, isError = false) {
   at("status").hidden = !words;
 }
 
-const DOING = { read: "Reading …", why: "Computing …", write: "Writing …", cut: "Reading without it …", rank: "Taking away one after the other …", peek: "Auditing …", compare: "Reading twice …", replay: "Reading again …" };
+const DOING = { read: "Reading …", open: "Drawing …", save: "Writing the page …", why: "Computing …", steps: "Computing every step …", example: "Computing every step …", mask: "Looking at the mask …", write: "Writing …", cut: "Reading without it …", rank: "Taking away one after the other …", peek: "Auditing …", compare: "Reading twice …", replay: "Reading again …" };
 function busy() {
   const names = [...running.keys()].filter((name) => name in DOING);
   document.body.dataset.busy = names.join(" ");

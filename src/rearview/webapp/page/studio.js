@@ -1,6 +1,15 @@
 // The studio as a whole: its views, the address that restores them, and the keyboard.
 
-const VIEWS = { read: "Read", mask: "Mask", write: "Write", cut: "Cut", peek: "Peek?", compare: "Compare", learn: "Learn" };
+// Each view with its name, and the controls that the address remembers.
+const VIEWS = {
+  read: ["Read", ["surprise"]],
+  mask: ["Mask", ["expression", "mask-length", "mask-layer", "mask-replace"]],
+  write: ["Write", ["temperature", "top-k", "new-tokens", "seed", "stop-text", "beside"]],
+  cut: ["Cut", []],
+  peek: ["Peek?", ["contract"]],
+  compare: ["Compare", ["compare-first", "compare-first-mask", "compare-second", "compare-second-mask", "compare-replace"]],
+  learn: ["Learn", []],
+};
 let view = "read";
 
 function openView(name) {
@@ -11,18 +20,25 @@ function openView(name) {
     tab.ariaSelected = String(each === view);
     tab.tabIndex = each === view ? 0 : -1;
   }
+  // On a phone, the row of tabs can be scrolled.
+  const { offsetLeft, offsetWidth } = at(`tab-${view}`);
+  at("tabs").scrollLeft = offsetLeft - at("tabs").offsetLeft - (at("tabs").clientWidth - offsetWidth) / 2;
   at("source").hidden = view === "mask" || view === "learn";
+  at("why-go").hidden = true;
   if (view === "read") {
     at("maps-home").append(at("maps"));
-    // A difference belongs to its own view.
-    if (run && changed) refresh();
+    if (elsewhere) refresh();
     else if (run) redraw();
   }
-  if (view === "mask") lookAtMask();
+  if (view === "mask") {
+    showMaskLayers();
+    lookAtMask();
+  }
   if (view === "cut" || view === "peek") {
-    if (run && changed) refresh();
+    if (elsewhere) refresh();
     else writeTokenTexts();
   }
+  if (view === "learn") showTour();
   rememberAll();
 }
 
@@ -31,22 +47,61 @@ function writeTokenTexts() {
   if (view === "peek") showPeekText();
 }
 
-// The address restores the view, the model, the head and the text, unless it is long.
+// The value of a control, and the one that it has when the page opens.
+const valueOf = (control) => (control.type === "checkbox" ? (control.checked ? "1" : "") : control.value);
+const firstValueOf = (control) => (control.type === "checkbox" ? (control.defaultChecked ? "1" : "")
+  : control.options ? ([...control.options].find((option) => option.defaultSelected) ?? control.options[0])?.value : control.defaultValue);
+
+// The address restores the view, what was chosen in it, the model, the head and the text, unless it is long.
 const LONGEST = 2000;
+let opened = false;
 function rememberAll() {
+  if (!opened) return;
   const words = at("input").value;
+  const controls = VIEWS[view][1].map(at).filter((control) => valueOf(control) !== firstValueOf(control));
   remember({
     view, model: at("model").value, ...(words.length <= LONGEST && { text: words }),
     ...(run && { layer: state.layer, head: head().head, scale: state.scale }),
-    ...(view === "mask" && { mask: at("expression").value, length: at("mask-length").value }),
+    ...(view === "read" && run && placeInMap()),
+    ...cutFields(),
+    ...(view === "compare" && compared && { compared: side }),
+    ...(step !== null && { step: step + 1 }),
+    ...Object.fromEntries(controls.map((control) => [control.id, valueOf(control)])),
   });
 }
 
-function begin() {
+let remembering = null;
+function rememberSoon() {
+  clearTimeout(remembering);
+  remembering = setTimeout(rememberAll, 300);
+}
+
+function recallControls(place) {
+  for (const control of VIEWS[place.get("view") ?? "read"]?.[1].map(at) ?? []) {
+    if (!place.has(control.id)) continue;
+    if (control.type === "checkbox") control.checked = place.get(control.id) === "1";
+    else control.value = place.get(control.id);
+  }
+}
+
+// Shows what an address asks for, after the text was read.
+async function recallView(place) {
+  const wanted = place.get("view") ?? "read";
+  if (place.has("step")) return openStep(Number(place.get("step")) - 1);
+  openView(wanted);
+  if (view === "read" && run) recallPlace(place);
+  if (view === "cut" && run?.next) await recallCuts(place);
+  if (view === "compare" && place.has("compared")) {
+    side = place.get("compared");
+    await compareModels();
+  }
+}
+
+async function begin() {
   const place = recalled();
-  at("tabs").append(...Object.entries(VIEWS).map(([name, textContent]) => make("li", {}, make("button", {
+  at("tabs").append(...Object.entries(VIEWS).map(([name, [textContent]]) => make("button", {
     type: "button", id: `tab-${name}`, role: "tab", textContent, onclick: () => openView(name),
-  }))));
+  })));
   for (const name of Object.keys(VIEWS)) at(`tab-${name}`).setAttribute("aria-controls", `view-${name}`);
   at("tabs").addEventListener("keydown", (event) => {
     const by = ARROWS[event.key]?.[1];
@@ -56,9 +111,18 @@ function begin() {
     openView(names[(names.indexOf(view) + by + names.length) % names.length]);
     at(`tab-${view}`).focus();
   });
+  // A plain link would put itself into the address.
+  at("skip").onclick = (event) => {
+    event.preventDefault();
+    at("main").focus();
+  };
   at("model").append(...start.models.map(({ name }) => make("option", { value: name, textContent: name })));
   if (start.models.some(({ name }) => name === place.get("model"))) at("model").value = place.get("model");
-  at("model").onchange = () => { if (view === "mask") lookAtMask(); refresh(); };
+  at("model").onchange = () => {
+    if (view === "mask") lookAtMask();
+    forgetWriting();
+    refresh().then(() => view === "mask" && showMaskLayers());
+  };
   at("link").onclick = async () => {
     rememberAll();
     await navigator.clipboard.writeText(location.href).then(() => tell("The address of this view was copied."), () => tell(location.href));
@@ -73,20 +137,16 @@ function begin() {
   beginCompare();
   beginLearn();
   if (place.has("text")) at("input").value = place.get("text");
-  if (place.has("mask")) at("expression").value = place.get("mask");
-  if (place.has("length")) at("mask-length").value = place.get("length");
-  const wanted = place.get("view") ?? "read";
+  recallControls(place);
+  document.addEventListener("change", rememberSoon);
   // The maps read the head from the address when they are first shown.
-  read().then(() => {}, () => {}).finally(() => {
-    openView(wanted);
-    document.body.dataset.ready = "";
-  });
+  await read().catch(() => {});
+  opened = true;
+  await recallView(place)?.catch(() => {});
+  document.body.dataset.ready = "";
 }
 
 rememberHead = rememberAll;
-onKeys({
-  ...Object.fromEntries(Object.keys(VIEWS).map((name, n) => [String(n + 1), () => openView(name)])),
-  Escape: closeWhy,
-});
+onKeys(Object.fromEntries(Object.keys(VIEWS).map((name, n) => [String(n + 1), () => openView(name)])));
 
 begin();

@@ -4,38 +4,71 @@ let arithmetic = null;
 
 function beginWhy() {
   at("why-mask").onchange = drawWhy;
-  at("why-steps").onclick = () => {
-    const frame = make("iframe", { title: "All steps of this head", sandbox: "allow-scripts" });
-    frame.src = `/api/runs/${run.run}/steps?${new URLSearchParams({ layer: state.layer, head: head().head })}`;
-    at("why-frame").replaceChildren(frame);
-  };
+  at("why-steps").onclick = showSteps;
+  at("why-save").onclick = () => savePage(stepsPage);
+  at("value").parentElement.append(make("button", { type: "button", id: "why-go", textContent: "Why this number?", hidden: true, onclick: goToWhy }));
   // The maps pin a pair when it is clicked, or chosen by keys.
   const chooseBefore = choose;
   choose = (query, key, pin) => {
     chooseBefore(query, key, pin);
+    at("why-go").hidden = changed || view !== "read";
     if (pin && !changed && view === "read") askWhy();
+  };
+  const clearBefore = clearChoice;
+  clearChoice = () => {
+    clearBefore();
+    closeWhy();
   };
 }
 
-async function askWhy() {
+async function goToWhy() {
   const { query, key } = state.cell;
-  const fields = { run: run.run, layer: layerNumber(), head: head().head, query, key };
+  choose(query, key, true);
+  await asked;
+  at("why-card").scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
+// Every matrix of the head over the first tokens, as a page of its own.
+let stepsPage = null;
+async function showSteps() {
+  at("why-error").hidden = true;
   try {
-    arithmetic = await ask("why", fields);
-  } catch {
+    stepsPage = (await ask("steps", { run: run.run, layer: layerNumber(), head: head().head })).page;
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    tell("");
+    at("why-error").hidden = false;
+    at("why-error").textContent = error.message;
     return;
   }
-  at("why-card").hidden = false;
+  at("why-frame").replaceChildren(framedPage(stepsPage, "All steps of this head"));
+  at("why-save").hidden = false;
+}
+
+let asked = Promise.resolve();
+function askWhy() {
+  const { query, key } = state.cell;
+  const fields = { run: run.run, layer: layerNumber(), head: head().head, query, key };
+  asked = ask("why", fields).then((found) => {
+    arithmetic = found;
+    at("why-card").hidden = false;
+    forgetSteps();
+    drawWhy();
+  }, () => {});
+}
+
+function forgetSteps() {
+  stepsPage = null;
   at("why-frame").replaceChildren();
-  drawWhy();
+  at("why-save").hidden = at("why-error").hidden = true;
 }
 
 const layerNumber = () => Number(layer().choice.split(" ")[0]);
 
 function closeWhy() {
   arithmetic = null;
-  at("why-card").hidden = true;
-  at("why-frame").replaceChildren();
+  at("why-card").hidden = at("why-go").hidden = true;
+  forgetSteps();
 }
 
 function drawWhy() {
@@ -62,7 +95,7 @@ function drawWhy() {
     line("mask", masked ? [code(a.mask), ` lets this query hear ${grouped(a.hears)} of ${grouped(a.keys)} keys; ${a.heard ? "this one is among them" : "not this one"}`] : "none: every key is heard", blocked ? "−∞" : readable(a.score)),
     line("exp", blocked ? "exp(−∞) is exactly 0" : `exp(${readable(a.score)} − ${readable(row.top)}), relative to the largest score`, readable(row.exponential)),
     line("Σ", `the sum over ${masked ? "the keys that are heard" : "all keys"}${a.sink === null ? "" : " and the sink"}`, readable(row.total)),
-    line("weight", "exp / Σ: the share of this query's attention", percent(row.weight)),
+    line("weight", [code(`${readable(row.exponential)} / ${readable(row.total)}`), ", the share of this query's attention"], percent(row.weight)),
     line("× v", [code(few(row.contribution)), " is what this key adds to the output ", code(few(row.output))], ""),
   );
   const strongest = make("p", { className: "sub", textContent: `Strongest keys of this query: ${a.strongest.map(({ key, label, weight }) => `${grouped(key)} “${label}” ${percent(weight)}`).join(", ")}.` });

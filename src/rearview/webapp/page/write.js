@@ -10,19 +10,27 @@ async function writeAll() {
   const beside = at("beside").checked;
   const both = beside ? [false, true] : [false];
   const sheets = both.map((without) => sheetOfPaper(without));
+  at("write-empty").hidden = true;
   at("pages").replaceChildren(...sheets.map((each) => each.element));
   at("write").disabled = true;
   at("write-stop").disabled = false;
   try {
     for (const [n, without_mask] of both.entries()) await writeOne(sheets[n], without_mask);
   } finally {
+    if (!sheets[0].tokens.length) forgetWriting();
     at("write").disabled = false;
     at("write-stop").disabled = true;
   }
 }
 
+function forgetWriting() {
+  at("pages").replaceChildren();
+  at("write-note").textContent = "";
+  at("write-empty").hidden = false;
+}
+
 function sheetOfPaper(without) {
-  const [words, told, likely] = [make("p", { className: "tokens" }), make("p", { className: "said" }), make("ol", { className: "bars" })];
+  const [words, told, likely] = [make("p", { className: "tokens", textContent: "…" }), make("p", { className: "said" }), make("ol", { className: "bars" })];
   words.setAttribute("aria-live", "off");
   const element = make("div", { className: "page" }, make("h3", { textContent: without ? "without the mask" : "with the mask" }), words, told, likely);
   return { element, words, told, likely, prompt: [], tokens: [] };
@@ -44,7 +52,7 @@ async function writeOne(sheet, without_mask) {
     token: (token) => addToken(sheet, token),
   });
   const seconds = (performance.now() - began) / 1000;
-  sheet.told.textContent = `${plural(result.tokens, "token", "tokens")} in ${seconds.toFixed(1)} s (${(result.tokens / seconds).toFixed(0)} per second); it ended by ${result.why}. Hover a token to see what it attended to.`;
+  sheet.told.textContent = `${plural(result.tokens, "token", "tokens")} in ${seconds.toFixed(1)} s (${(result.tokens / seconds).toFixed(0)} per second); it ended by ${result.why}. Point at a token to see what it attended to, and what else it might have been.`;
 }
 
 function addToken(sheet, token) {
