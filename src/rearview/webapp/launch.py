@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import ipaddress
 import os
@@ -61,8 +62,9 @@ class Studio:
             raise BadArgument("models", expected="at least one model, or a folder with one", got="none")
         self._socket = _listening(host, port)
         self.host, self.port = host, self._socket.getsockname()[1]
-        names = LOOPBACK if is_loopback(host) else (host, socket.gethostname())
-        self._access = Access(frozenset(f"{name}:{self.port}" for name in {*names, host}), self.port)
+        self._name = socket.gethostname().lower() if _is_every_address(host) else _shown(host)
+        names = {*(LOOPBACK if is_loopback(host) or _is_every_address(host) else ()), self._name}
+        self._access = Access(frozenset(f"{name}:{self.port}" for name in names), self.port)
         self._worker = Worker(limits)
         start = {"text": text, "limits": {"tokens": limits.tokens, "newTokens": limits.new_tokens}}
         app = Guard(application(workspace, self._worker, self._access, start), self._access, limits)
@@ -79,7 +81,7 @@ class Studio:
     @property
     def url(self) -> str:
         """The address to open: it has the token of this run."""
-        return f"http://{_shown(self.host)}:{self.port}/?token={self._access.token}"
+        return f"http://{self._name}:{self.port}/?token={self._access.token}"
 
     def wait(self) -> None:
         """Wait until the studio is stopped, by Ctrl-C for example."""
@@ -99,7 +101,7 @@ class Studio:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"Studio(http://{_shown(self.host)}:{self.port}/)"
+        return f"Studio(http://{self._name}:{self.port}/)"
 
     def _repr_html_(self) -> str:
         address = html.escape(f"{self.url}&frame=1")
@@ -172,8 +174,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_every_address(host: str) -> bool:
+    """Whether a host stands for all addresses of this machine, which is then reached by its name."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    """A host as it is written in an address, and in the Host header."""
+    return f"[{host.lower()}]" if ":" in host else host.lower()
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -187,7 +198,9 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         why = error.strerror or str(error)
-        raise RearviewError(f"The studio cannot listen on {host}:{port}: {why}. Choose another --port.") from error
+        unknown = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        advice = "Choose an address of this machine as --host." if unknown else "Choose another --port."
+        raise RearviewError(f"The studio cannot listen on {_shown(host)}:{port}: {why}. {advice}") from error
     return found
 
 

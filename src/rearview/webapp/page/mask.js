@@ -156,7 +156,7 @@ function drawMaskFacts() {
   at("mask-diff").textContent = (looked.own === null ? "No model is chosen."
     : looked.onlyOwn === null ? `Its own mask is ${looked.own}; heads differ.`
     : looked.onlyOwn + looked.onlyThis === 0 ? `The same pairs as ${looked.own}.`
-    : `Its own mask is ${looked.own}: ${plural(looked.onlyOwn, "pair is", "pairs are")} heard only there, ${grouped(looked.onlyThis)} only here.`) + partly;
+    : `Its own mask is ${looked.own}: ${counted(looked.onlyOwn, "pair is", "pairs are")} heard only there, ${grouped(looked.onlyThis)} only here.`) + partly;
   const square = (name, text) => {
     const item = swatch("", text);
     item.firstChild.style.background = colour(name);

@@ -23,7 +23,7 @@ async function read(fields = settings()) {
   at("said-card").hidden = !answer.next;
   elsewhere = false;
   await showRun(answer);
-  at("source-note").textContent = [plural(data.labels[0]?.length ?? 0, "token", "tokens"), answer.remark].filter(Boolean).join(" · ");
+  at("source-note").textContent = [counted(data.labels[0]?.length ?? 0, "token", "tokens"), answer.remark].filter(Boolean).join(" · ");
   if (answer.next) bars(at("next"), answer.next);
   at("loss-note").textContent = answer.loss === undefined ? "" : `loss ${answer.loss.toFixed(3)} nats per token of this text`;
   showSurprise();

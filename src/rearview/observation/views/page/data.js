@@ -56,6 +56,7 @@ function share(x) {
 const signed = (x) => (x > 0 ? "+" : "") + share(x);
 const times = (ratio) => (ratio >= 100 ? ratio.toFixed(0) : ratio >= 10 ? ratio.toFixed(1) : ratio.toPrecision(2));
 const grouped = (n) => n.toLocaleString("en");
+const counted = (n, one, many) => `${grouped(n)} ${n === 1 ? one : many}`;
 
 // Tokens. For a bin of several tokens, the first few are shown.
 const words = (set) => (set === null ? null : data.labels[set]);
