@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from rearview.errors import RearviewError
@@ -16,11 +16,11 @@ from rearview.training import Event, Run, RunConfig, Saved, checkpoints
 from rearview.training.checkpoint.folders import ONLY_FOR_TRAINING, newest, step_of
 
 CONFIG = RunConfig(
-    context=128, layers=3, heads=4, width=96, positions="rotary", steps=500, batch=24, lr=3e-3, warmup=50,
-    eval_every=250, save_every=25, sample_every=0,
+    context=128, layers=3, heads=4, width=96, positions="rotary", steps=400, batch=24, lr=3e-3, warmup=40,
+    eval_every=200, save_every=25, sample_every=0,
 )  # fmt: skip
 # The checkpoints that are kept: heads change most at the beginning.
-KEPT = (25, 50, 75, 100, 150, 200, 300, 400, 500)
+KEPT = (25, 50, 75, 100, 150, 200, 300, 400)
 # What the page starts with.
 TEXT = "The mask says which positions a query may hear. A model that looks ahead has nothing left to predict."
 
@@ -37,7 +37,7 @@ def is_ready(folder: Path) -> bool:
     return bool(found) and step_of(found[-1]) == CONFIG.steps
 
 
-def train_starter(folder: Path) -> Iterator[Event]:
+def train_starter(folder: Path) -> Generator[Event]:
     """Train the starter, or go on where it was interrupted; yields the events of the run."""
     training = folder.with_name("training")
     try:
