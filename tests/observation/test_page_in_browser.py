@@ -248,7 +248,7 @@ def test_the_text_is_shaded_and_chooses_queries(browser: Browser, seen: Observat
         assert "query 10 " in page.locator("#text-note").inner_text()
         page.keyboard.press("ArrowLeft")
         whole = seen.map(0, 1)[9]
-        wanted = (0.72 * (whole / whole.max()).sqrt()).tolist()
+        wanted = (0.5 * (whole / whole.max()).sqrt()).tolist()
         assert depths[:10] == pytest.approx(wanted[:10], abs=0.01)
 
 

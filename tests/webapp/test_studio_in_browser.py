@@ -526,6 +526,58 @@ def test_every_control_has_a_name(browser: Browser, studio: Studio):
         assert unnamed == []
 
 
+# The words whose contrast with what is behind them is below that of WCAG 2, level AA.
+TOO_FAINT = """() => {
+  const channels = (colour) => {
+    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return colour.startsWith("color(") ? [255 * r, 255 * g, 255 * b, a] : [r, g, b, a];
+  };
+  const linear = (x) => (x / 255 <= 0.04045 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4);
+  const light = (c) => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const hasWords = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!hasWords || !element.checkVisibility() || element.disabled || element.tagName === "OPTION") continue;
+    const behind = [];
+    for (let each = element; each; each = each.parentElement) {
+      const colour = channels(getComputedStyle(each).backgroundColor);
+      if (colour[3]) behind.unshift(colour);
+      if (colour[3] === 1) break;
+    }
+    const onto = (under, over) => under.map((x, n) => over[n] * over[3] + x * (1 - over[3]));
+    const paper = behind.reduce(onto, [255, 255, 255]);
+    const [dark, bright] = [light(channels(getComputedStyle(element).color)), light(paper)].sort((a, b) => a - b);
+    const ratio = (bright + 0.05) / (dark + 0.05);
+    if (ratio < 4.5) faint.push(`${element.tagName} ${element.parentElement.id} ${element.textContent} ${ratio}`);
+  }
+  return faint;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_can_be_read(browser: Browser, studio: Studio, scheme: str):
+    with opened(browser, studio, **DESK, color_scheme=scheme) as page:
+        page.check("#surprise")
+        page.locator("#text button").nth(20).click()
+        page.locator("#why-card").wait_for()
+        idle(page)
+        assert page.evaluate(TOO_FAINT) == []
+        open_view(page, "write")
+        page.fill("#new-tokens", "4")
+        page.click("#write")
+        until(page, "document.querySelectorAll('#pages .new').length === 4")
+        open_view(page, "cut")
+        page.click("#rank-tokens")
+        page.locator("#ranked tbody tr").first.wait_for()
+        open_view(page, "peek")
+        page.locator("#peek-text button").nth(5).click()
+        page.click("#peek")
+        page.locator(".verdict").wait_for()
+        for name in ("mask", "write", "cut", "peek", "compare", "learn"):
+            open_view(page, name)
+            assert page.evaluate(TOO_FAINT) == [], name
+
+
 def test_a_long_text_stays_responsive(browser: Browser):
     torch.manual_seed(0)
     config = GPTConfig(vocab_size=257, context=1 << 17, layers=1, heads=1, width=8, positions="rotary")

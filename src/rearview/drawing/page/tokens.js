@@ -1,3 +1,6 @@
+// The most opaque shade behind a token: it can still be read, in a light and in a dark theme.
+const DEEPEST = 0.5;
+
 // A text as buttons, one per token. The text is one stop of the Tab key, and arrow keys move from token to token.
 // `choose(n)` is called for a click or a key, and `point(n)` for the mouse over a token.
 function tokenText(element, tokens, { choose, title, point = null }) {

@@ -99,7 +99,7 @@ async function rankBy(what) {
   if (what !== "heads") {
     const by = new Map(found.effects.map((effect) => [effect.key, effect.moved]));
     const teal = channels(colour("--teal"));
-    shadeCut((n) => `rgb(${teal.join(" ")} / ${(0.9 * (by.get(n) ?? 0)) / top})`);
+    shadeCut((n) => `rgb(${teal.join(" ")} / ${(DEEPEST * (by.get(n) ?? 0)) / top})`);
   }
   const name = (effect) => (what === "heads" ? effect.label : `${effect.key} ${effect.label}`);
   const takeAway = (effect) => {

@@ -70,7 +70,7 @@ async function changeToken(n) {
   tell("");
   const top = Math.max(...found.moved, 1e-12);
   const [good, bad] = [channels(colour("--teal")), channels(colour("--red"))];
-  peekText.shade((k) => `rgb(${(k < n ? bad : good).join(" ")} / ${found.moved[k] ? 0.15 + (0.75 * found.moved[k]) / top : 0})`, (k) => ({ chosen: k === n }));
+  peekText.shade((k) => `rgb(${(k < n ? bad : good).join(" ")} / ${found.moved[k] ? 0.12 + ((DEEPEST - 0.12) * found.moved[k]) / top : 0})`, (k) => ({ chosen: k === n }));
   const became = `Position ${n} became “${found.label}” instead of “${found.before}”`;
   at("peek-said").textContent = found.earlier === 0
     ? `${became}. No earlier output moved, not by one bit; later ones moved by up to ${readable(top)}.`

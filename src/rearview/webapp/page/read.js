@@ -50,7 +50,7 @@ function showSurprise() {
   const list = data.labels[0];
   const shaded = tokenText(at("surprises"), list, { choose: () => {}, title: (n) => (n ? `surprise ${run.losses[n - 1].toFixed(2)} nats` : "the first token") });
   const orange = channels(colour("--orange"));
-  shaded.shade((n) => `rgb(${orange.join(" ")} / ${n ? (0.85 * run.losses[n - 1]) / top : 0})`, () => ({}));
+  shaded.shade((n) => `rgb(${orange.join(" ")} / ${n ? (DEEPEST * run.losses[n - 1]) / top : 0})`, () => ({}));
 }
 
 tileSource = async (layer, head, { left, right, top, bottom, bin }) => {

@@ -82,7 +82,7 @@ function shadeBy(sheet, n) {
   const first = sheet.prompt.length + n - keys;
   [...sheet.words.children].forEach((button, position) => {
     const x = weights[position - Math.max(0, first)] ?? 0;
-    button.style.backgroundColor = `rgb(${teal.join(" ")} / ${Math.min(0.9, (0.9 * x) / top)})`;
+    button.style.backgroundColor = `rgb(${teal.join(" ")} / ${DEEPEST * Math.min(1, x / top)})`;
     button.classList.toggle("chosen", position === sheet.prompt.length + n);
   });
   sheet.told.textContent = `“${token.label}” had a probability of ${percent(token.probability)}.`;

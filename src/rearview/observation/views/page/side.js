@@ -171,7 +171,7 @@ function shadeText() {
   const [q0, q1] = query === null ? [-1, -1] : queriesOf(rowOf(query));
   const own = one.kind !== "cross";
   const [k0, k1] = query === null ? [-1, -1] : keysOf(columnOf(state.cell.key));
-  const depth = (n) => (Math.sqrt(Math.abs(values[n]) / top) * 0.72).toFixed(3);
+  const depth = (n) => (Math.sqrt(Math.abs(values[n]) / top) * DEEPEST).toFixed(3);
   text.shade((n) => `rgb(${(values[n] < 0 ? less : more).join(" ")} / ${depth(n)})`, (n) => ({ query: own && n >= q0 && n < q1, key: n >= k0 && n < k1 }));
   at("text-note").textContent = query === null ? "shaded by what each token receives; choose one to see what it hears"
     : `shaded by ${changed ? "the change of what" : "what"} ${named("query", "queries", one.querySet, q0, q1)} hears`;
