@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -68,6 +69,18 @@ def test_importing_the_package_imports_nothing_else():
     parts, torch = loaded("from rearview import causal")
     assert parts <= {"masks", "errors", "files", "drawing"}
     assert torch
+
+
+def test_a_model_is_loaded_without_the_compiler_of_torch(tmp_path: Path):
+    code = f"""
+import sys
+from rearview.models import GPT, GPTConfig
+from rearview.models.checkpoint import load, save
+save(GPT(GPTConfig(vocab_size=9, context=8, layers=1, heads=1, width=8)), {str(tmp_path)!r})
+load({str(tmp_path)!r})
+assert "torch._dynamo" not in sys.modules"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_public_name_is_there_and_lists_itself():

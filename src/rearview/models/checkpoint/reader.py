@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from rearview.codec import brief, parse_json, read_bytes
 from rearview.drawing.cells import cut
@@ -91,10 +93,26 @@ def _empty(architecture: ModuleType, config: Any, path: Path, tensors: int) -> M
                 path, f"the config has {getattr(config, name):,} layers, and the file has {tensors:,} tensors"
             )
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Uninitialized():
             return architecture.Model(config)
     except RuntimeError as error:
         raise BadFile(path / "config.json", f"no tensor can have these sizes: {error}") from error
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Within, the functions of torch.nn.init leave tensors as they are.
+
+    There is nothing to initialize on the meta device, and its random functions import torch's compiler, which takes
+    longer than to load a small model.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
 
 
 def read_config(path: Path) -> dict[str, Any]:
