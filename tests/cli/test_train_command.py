@@ -359,8 +359,12 @@ def test_ctrl_c_saves_in_several_processes(text: Path, out: Path):
     assert f"Stopped after step {step}, and saved. To resume: rearview train --resume {out}\n" in said
 
 
-def test_torchrun_starts_it_too(text: Path, out: Path):
+def test_torchrun_starts_it_too(text: Path, out: Path, tmp_path: Path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # Processes that have trained end at once: threads of gloo that are left abort an interpreter that ends.
+    at_exit = "import atexit, os\nif 'RANK' in os.environ: atexit.register(print, 'the interpreter ended')\n"
+    (tmp_path / "sitecustomize.py").write_text(at_exit)
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rearview"]
     done = subprocess.run(
         [*command, "train", "--text", str(text), "--out", str(out), *QUICK],
@@ -373,3 +377,4 @@ def test_torchrun_starts_it_too(text: Path, out: Path):
     assert done.stdout.startswith("2 processes on cpu; each has a copy of the model.\nGPT with ")
     # Rank 0 alone prints: three checkpoints, once each.
     assert (done.stdout.count("Done."), done.stdout.count("  saved ")) == (1, 3)
+    assert "the interpreter ended" not in done.stdout

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rearview.cli.interrupt import Interrupt
 from rearview.cli.progress import reading, shown
@@ -76,8 +78,19 @@ def _in_one_of_several(settings: Mapping[str, object], given: set[str], *, out: 
     finally:
         world.leave()
     if world.is_first:
-        return _ended(run, last, interrupt)
-    return 0 if isinstance(last, Finished) else 128 + (interrupt.signal or 2)
+        _exit_at_once(_ended(run, last, interrupt))
+    _exit_at_once(0 if isinstance(last, Finished) else 128 + (interrupt.signal or 2))
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """End one of several processes without the end of the interpreter, when all is written.
+
+    DDP keeps the threads of gloo. One that frees a tensor while the interpreter ends waits for Python's lock, and that
+    aborts the process: a run that was complete would be reported as failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _ended(run: Run, last: Event, interrupt: Interrupt) -> int:
