@@ -193,6 +193,11 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
+def test_the_standard_input_is_not_one_of_several_texts(config: RunConfig, tmp_path: Path):
+    with pytest.raises(BadArgument, match=r"text: expected files and folders, or the standard input alone, got \['"):
+        Run.start(replace(config, text=(str(config.text), "-")), tmp_path / "out")
+
+
 def test_a_piped_text_moves_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     piped(monkeypatch, TEXT)
     until_saved(Run.start(replace(CONFIG, text="-", separator="7 of"), tmp_path / "out").train(), step=4)
@@ -278,7 +283,7 @@ def test_a_folder_that_is_deleted_is_noticed(config: RunConfig, tmp_path: Path):
     events = Run.start(config, tmp_path / "out").train()
     until_saved(events, step=4)
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(NotSaved, match=r"step 8 could not be written to .*: No such file or directory"):
+    with pytest.raises(NotSaved, match=r"step 8 could not be written to .*: No such file or directory\. The folder was"):
         list(events)
 
 
