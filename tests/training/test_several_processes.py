@@ -1,6 +1,7 @@
 """Several processes train the same model as one: the same gradients, losses and checkpoints, up to rounding."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,31 @@ def test_a_checkpoint_that_one_process_cannot_write_is_absent(config: RunConfig,
     worlds.run(resume, 2, str(out), {})
 
 
+def deleted(world: World, config: RunConfig, out: str) -> str:
+    """The folder of the run is removed while it trains."""
+    events = Run.start(config, out, world=world).train()
+    until_saved(events, step=0)
+    world.wait()
+    if world.is_first:
+        shutil.rmtree(out)
+    try:
+        for _ in events:
+            pass
+    except RearviewError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def test_a_folder_that_is_deleted_is_not_made_again(config: RunConfig, tmp_path: Path, worlds: Worlds):
+    out = tmp_path / "out"
+    assert worlds.run(deleted, 2, replace(config, steps=3), str(out)) == [
+        f"NotSaved: The checkpoint of step 3 could not be written to {out}: No such file or directory. The folder was "
+        "removed while the run was training.",
+        "RankFailed: ",
+    ]
+    assert not out.exists()
+
+
 def refused(world: World, config: RunConfig, out: str) -> str:
     try:
         with world.together():
@@ -257,6 +283,13 @@ def refused(world: World, config: RunConfig, out: str) -> str:
             {"context_parallel": 2, "dropout": 0.1},
             "BadArgument: dropout: expected 0 with --context-parallel: the dropout of attention weights has no form on "
             "a divided sequence, got 0.1.",
+        ),
+        (
+            2,
+            {"context_parallel": 2, "mask": "causal() & dilated(2)"},
+            "NoRangeForm: causal() & dilated(2) cannot be spread over ranks:\n  - a layout needs the keys of each query "
+            "as ranges: the keys that a query hears are not a few ranges\nWrite the mask with window, documents, prefix, "
+            "chunks, tree or ranges(starts, ends), or run it on one device.",
         ),
         (
             2,

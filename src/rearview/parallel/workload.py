@@ -111,8 +111,8 @@ def granule_bounds(length: int, ranks: int) -> Tensor:
     return torch.arange(granules + 1) * length // granules
 
 
-def spans_of(mask: Mask, length: int) -> Spans:
-    """The ranges of a mask for a whole sequence, on the CPU; a layout is made from nothing else."""
+def check_has_ranges(mask: Mask) -> None:
+    """Check that a layout can be made for a mask."""
     if not mask.has_ranges:
         raise NoRangeForm(
             f"{mask!r} cannot be spread over ranks",
@@ -120,4 +120,9 @@ def spans_of(mask: Mask, length: int) -> Spans:
             advice="Write the mask with window, documents, prefix, chunks, tree or ranges(starts, ends), or run it on "
             "one device.",
         )
+
+
+def spans_of(mask: Mask, length: int) -> Spans:
+    """The ranges of a mask for a whole sequence, on the CPU; a layout is made from nothing else."""
+    check_has_ranges(mask)
     return mask.spans(length)

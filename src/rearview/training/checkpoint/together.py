@@ -57,7 +57,9 @@ def _write(
     out, folder = unfinished.parent, unfinished / shards.FOLDER
     with world.together(), refusals_named(out, record.step):
         if world.is_first:
-            folder.mkdir(parents=True)
+            # Without its parents: a run whose folder was removed must not go on without its lock and its metrics.
+            unfinished.mkdir()
+            folder.mkdir()
     with world.together():
         if not folder.is_dir():
             raise RearviewError(

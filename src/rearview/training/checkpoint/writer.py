@@ -33,7 +33,9 @@ class NotSaved(RearviewError):
             super().__init__(f"The checkpoint of step {step} could not be written to {out}: {why}.")
             return
         text = f"The checkpoint of step {step} could not be written to {out}: {why}."
-        if kept:
+        if not out.is_dir():
+            text += " The folder was removed while the run was training."
+        elif kept:
             text += f" The checkpoint {kept[-1]} is intact. Free some space, then: rearview train --resume {out}"
         else:
             text += " No part of it was left. Free some space, or choose another folder with --out."

@@ -58,9 +58,10 @@ class Division:
                 got=batch,
                 advice="Use fewer processes, or a larger --batch.",
             )
+        masks: tuple[Mask, ...] = getattr(getattr(model, "config", None), "masks", (full(),))
         if world.context_parallel > 1:
-            _check_context_parallel(model)
-        return cls(world, objective, getattr(getattr(model, "config", None), "masks", (full(),)))
+            _check_context_parallel(model, masks)
+        return cls(world, objective, masks)
 
     def loss(
         self,
@@ -115,7 +116,9 @@ def _cut(part: Batch, layout: Layout) -> Batch:
     return replace(part, tokens=tokens, targets=targets, positions=positions)
 
 
-def _check_context_parallel(model: nn.Module) -> None:
+def _check_context_parallel(model: nn.Module, masks: tuple[Mask, ...]) -> None:
+    from rearview.parallel.workload import check_has_ranges
+
     if not isinstance(model, (GPT, BERT)):
         reasons = [f"a sequence of a {type(model).__name__} cannot be divided; that of a GPT or BERT can"]
         raise Unsupported("--context-parallel", reasons)
@@ -125,3 +128,5 @@ def _check_context_parallel(model: nn.Module) -> None:
             expected="0 with --context-parallel: the dropout of attention weights has no form on a divided sequence",
             got=model.config.dropout,
         )
+    for mask in masks:
+        check_has_ranges(mask)
