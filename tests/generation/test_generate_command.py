@@ -81,6 +81,22 @@ def test_a_gpt_goes_on_from_its_prompt(rearview):
     assert out == "abc" + expected.text + "\n"
 
 
+def test_without_a_seed_every_text_is_new_and_its_seed_is_printed(rearview):
+    options = ["--prompt", "abc", "--max-tokens", "40", "--when-full", "slide"]
+    texts = set()
+    for _ in range(3):
+        code, out, err = rearview("gpt", *options)
+        assert code == 0
+        found = re.search(r"^rearview: to generate the same text again: --seed (\d{1,6})$", err, re.MULTILINE)
+        assert found
+        assert rearview("gpt", *options, "--seed", found[1])[1] == out
+        texts.add(out)
+    assert len(texts) > 1
+    # A greedy text needs none, and JSON has it.
+    assert "--seed" not in rearview("gpt", *options, "--greedy")[2]
+    assert "--seed" not in rearview("gpt", *options, "--json")[2]
+
+
 @pytest.mark.parametrize("more", [["--no-cache"], ["--prompt", "abc", "--prompt", "h"], ["--samples", "2"]])
 def test_the_same_text_without_the_cache_and_in_a_batch(rearview, more):
     options = ["--prompt", "abc", "--max-tokens", "30", "--seed", "3", "--top-k", "5"]
@@ -180,7 +196,7 @@ def test_a_stop_string_ends_the_text(rearview):
 
 
 def test_a_t5_answers(rearview):
-    code, out, err = rearview("t5", "--prompt", "abc", "--max-tokens", "9")
+    code, out, err = rearview("t5", "--prompt", "abc", "--max-tokens", "9", "--seed", "0")
     assert (code, err) == (0, "")
     assert out.endswith("\n")
     assert set(out) <= set("abcdefgh \n")
@@ -200,12 +216,14 @@ def test_a_bert_fills_in(rearview):
 def test_the_newest_checkpoint_of_a_run_is_taken(rearview, folders, tmp_path):
     saved(small_gpt(context=4, vocab_size=LETTERS.vocab_size), LETTERS, tmp_path / "run" / "step-000100")
     saved(small_gpt(context=16, vocab_size=LETTERS.vocab_size), LETTERS, tmp_path / "run" / "step-000200")
-    same = ["--prompt", "abc", "--max-tokens", "10"]
+    same = ["--prompt", "abc", "--max-tokens", "10", "--greedy"]
     assert rearview(str(tmp_path / "run"), *same) == rearview("gpt", *same)
 
 
 def test_no_prompt_starts_a_document(rearview):
-    assert rearview("gpt", "--max-tokens", "5") == rearview("gpt", "--prompt", "", "--max-tokens", "5")
+    assert rearview("gpt", "--max-tokens", "5", "--greedy") == rearview(
+        "gpt", "--prompt", "", "--max-tokens", "5", "--greedy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,12 +276,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
 
 
 def test_a_prompt_from_the_standard_input(folders, rearview):
-    same = ["--prompt", "-", "--max-tokens", "8"]
+    same = ["--prompt", "-", "--max-tokens", "8", "--greedy"]
     done = subprocess.run(
         [*COMMAND, str(folders["gpt"]), *same], input=b"abc\n", capture_output=True, env=ENVIRONMENT, timeout=120
     )
     assert done.returncode == 0
-    assert done.stdout.decode() == rearview("gpt", "--prompt", "abc", "--max-tokens", "8")[1]
+    assert done.stdout.decode() == rearview("gpt", "--prompt", "abc", "--max-tokens", "8", "--greedy")[1]
 
 
 @pytest.fixture

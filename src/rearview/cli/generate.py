@@ -57,7 +57,12 @@ def generate(
         float | None,
         typer.Option(help="Above 1, tokens that have occurred become less probable.", rich_help_panel=SAMPLING),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", rich_help_panel=SAMPLING)] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed of all random numbers. By default a new one, which is printed.", rich_help_panel=SAMPLING
+        ),
+    ] = None,
     samples: Annotated[
         int, typer.Option(help="Number of texts per prompt, with consecutive seeds.", rich_help_panel=SAMPLING)
     ] = 1,

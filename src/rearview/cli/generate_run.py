@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -26,6 +27,9 @@ from rearview.training.checkpoint.folders import model_folder
 # The options that apply to a BERT.
 FOR_BERT = {"folder", "prompt", "top", "as_json"}
 
+# A new seed is below this number, so that it is quickly typed again.
+NEW_SEEDS = 1_000_000
+
 
 def run_generate(
     folder: Path,
@@ -40,7 +44,7 @@ def run_generate(
     top_k: int | None,
     top_p: float | None,
     repetition_penalty: float | None,
-    seed: int,
+    seed: int | None,
     samples: int,
     no_cache: bool,
     batch_invariant: bool,
@@ -65,6 +69,8 @@ def run_generate(
     _check_given(given, given - {"top"}, "a model that is not a BERT")
     if batch_invariant:
         model.batch_invariant = True
+    is_random = not greedy and temperature > 0
+    chosen = seed if seed is not None else random.SystemRandom().randrange(NEW_SEEDS) if is_random else 0
     draft = None
     if draft_folder is not None:
         draft = _draft(draft_folder, tokenizer, tokens=draft_tokens, branches=draft_branches)
@@ -75,7 +81,7 @@ def run_generate(
         max_new_tokens=max_tokens,
         samples=samples,
         stop=stop,
-        seed=seed,
+        seed=chosen,
         temperature=0 if greedy else temperature,
         top_k=top_k,
         top_p=top_p,
@@ -90,7 +96,7 @@ def run_generate(
                 print(_as_json(stream.completions[piece.sequence], piece.sequence // samples), flush=True)
         _say_figures(stream, draft)
         return
-    paper = _paper(model, texts, samples, seed)
+    paper = _paper(model, texts, samples, chosen)
     try:
         for piece in stream:
             paper.print(piece)
@@ -101,6 +107,8 @@ def run_generate(
         # Typer would report an error; `run` notices by itself that the reader has gone, as for every command.
         raise typer.Exit(READER_GONE) from None
     _say_what_happened(model, stream.completions)
+    if seed is None and is_random:
+        note(f"to generate the same text again: --seed {chosen}")
     _say_figures(stream, draft)
 
 
