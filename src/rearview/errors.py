@@ -71,7 +71,7 @@ class MissingExtra(RearviewError, ImportError):
     def __init__(self, package: str, *, extra: str, needed_for: str):
         super().__init__(
             f"{needed_for} needs the package {package!r}, which is not installed. "
-            f"Install it with: pip install 'rearview[{extra}]'"
+            f"Install it with: pip install {package} (the extra {extra!r} of rearview includes it)"
         )
 
 

@@ -211,7 +211,11 @@ def test_without_the_terminal_extra_it_says_what_to_install(rearview, name: str,
     monkeypatch.setitem(sys.modules, name, None)
     done = rearview("mask", "causal()")
     expected = f"rearview: The rearview command needs the package '{name}', which is not installed."
-    assert done == (2, "", f"{expected} Install it with: pip install 'rearview[terminal]'\n")
+    assert done == (
+        2,
+        "",
+        f"{expected} Install it with: pip install {name} (the extra 'terminal' of rearview includes it)\n",
+    )
 
 
 def test_masks_draw_without_any_extra(process):

@@ -312,7 +312,7 @@ def test_npz_without_numpy(savez, monkeypatch: pytest.MonkeyPatch):
         explain_file(path)
     assert str(caught.value) == (
         "A .npz file needs the package 'numpy', which is not installed. "
-        "Install it with: pip install 'rearview[pictures]'"
+        "Install it with: pip install numpy (the extra 'pictures' of rearview includes it)"
     )
 
 
