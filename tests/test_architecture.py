@@ -1,6 +1,7 @@
 """The tree is the architecture: imports point one way, `import rearview` is light, public names are documented."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -47,7 +48,10 @@ ORDER = [
 ]
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
-files = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def part_of(module: str) -> str:
@@ -65,7 +69,7 @@ def module_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[str]:
     """Every module of this package that a file imports, anywhere in the file."""
     package = module_of(path) if path.stem == "__init__" else module_of(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -84,12 +88,13 @@ def test_every_part_is_in_the_order():
     assert parts <= set(LEVEL), "say in ORDER where the new part stands"
 
 
-@files
-def test_imports_point_one_way(path: Path):
-    part = part_of(module_of(path))
-    for module in imported(path):
-        other = part_of(module)
-        assert other == part or LEVEL[other] < LEVEL[part], f"{module_of(path)} imports {module}, which stands below it"
+def test_imports_point_one_way():
+    for path in FILES:
+        part = part_of(module_of(path))
+        for module in imported(path):
+            other = part_of(module)
+            below = f"{module_of(path)} imports {module}, which stands below it"
+            assert other == part or LEVEL[other] < LEVEL[part], below
 
 
 @pytest.mark.parametrize(
@@ -124,10 +129,10 @@ def test_imports_of_every_form_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
-@files
-def test_every_file_is_named_and_documented(path: Path):
-    assert path.stem not in ("utils", "util", "common", "helpers", "misc")
-    assert ast.get_docstring(ast.parse(path.read_text())), "a module says what it is"
+def test_every_file_is_named_and_documented():
+    for path in FILES:
+        assert path.stem not in ("utils", "util", "common", "helpers", "misc"), path
+        assert ast.get_docstring(tree_of(path)), f"{path} does not say what it is"
 
 
 @pytest.mark.parametrize(
@@ -146,18 +151,17 @@ def test_a_large_folder_has_a_page_about_itself(folder: Path):
     assert named - known == set()
 
 
-@files
-def test_nothing_is_evaluated_or_unpickled(path: Path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def test_nothing_is_evaluated_or_unpickled():
+    for path, node in [(file, node) for file in FILES for node in ast.walk(tree_of(file))]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in ("eval", "exec", "compile", "__import__"), f"line {node.lineno}"
+            assert node.func.id not in ("eval", "exec", "compile", "__import__"), f"{path}:{node.lineno}"
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-            assert not {name.split(".")[0] for name in names} & forbidden, f"line {node.lineno}"
+            assert not {name.split(".")[0] for name in names} & forbidden, f"{path}:{node.lineno}"
         # torch.load unpickles.
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            assert (node.value.id, node.attr) != ("torch", "load"), f"line {node.lineno}"
+            assert (node.value.id, node.attr) != ("torch", "load"), f"{path}:{node.lineno}"
 
 
 # Packages that are imported only where they are used. torch imports numpy itself if it is installed.
@@ -293,7 +297,7 @@ def test_a_class_name_exists_once():
     names = Counter(
         node.name
         for path in FILES
-        for node in ast.parse(path.read_text()).body
+        for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set()
