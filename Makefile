@@ -48,9 +48,10 @@ bench: $(READY) kernel ## measure side by side with the alternatives
 soak: $(READY) kernel ## kills, faults, power cuts, long loops and random calls for ten minutes; ARGS="--minutes 60"
 	@$(BIN)/python -m bench soak $(ARGS)
 
-# Material for MkDocs recommends its successor on every start, unless it is told not to.
+# Material for MkDocs recommends its successor on every start, unless it is told not to. With --quiet, --strict would
+# see no warnings.
 docs: $(READY) kernel ## build the site of the documentation into site/; every warning is an error
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 	@echo "site/index.html is ready."
 
 native: ## compile the CPU kernel into the source tree, only what changed; KERNEL=reference: the naive one

@@ -75,7 +75,7 @@ def test_examples_of_the_builder_run(name: str):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -84,6 +84,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         timeout=600,
     )
     assert built.returncode == 0, built.stdout
+    # With --quiet, mkdocs counts no warnings, and --strict has no effect.
+    assert "INFO" in built.stdout
+    assert "WARNING" not in built.stdout
     return Site(folder)
 
 
