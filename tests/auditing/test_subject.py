@@ -156,6 +156,11 @@ def test_a_model_that_fails_on_its_own_inputs():
         (lambda: audit(running_sum, X[0]), "A single sequence is a batch of one: x\\[None\\]"),
         (lambda: audit(running_sum, X[:, :1]), "at least 1 batch item and 2 positions, got \\[2, 1\\]"),
         (lambda: audit(running_sum, X, "causal"), "contract: expected a mask"),  # pyright: ignore
+        (
+            lambda: audit(running_sum, X, torch.ones(9, 9).bool()),  # pyright: ignore[reportArgumentType]
+            r"contract: expected a mask, got a bool tensor of shape \[9, 9\]\. For a bool tensor in which True means "
+            r"may be heard: contract=dense\(tensor\)\.$",
+        ),
         (lambda: audit(running_sum, X, per_head([causal(), full()])), "the same for every head"),
         (
             lambda: audit(running_sum, X, padding([3, 4, 5])),

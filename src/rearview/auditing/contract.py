@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks import Mask
+from rearview.masks.data import described
 from rearview.masks.frame import Frame
 from rearview.masks.packing import Padding, RealKeys
 
@@ -35,7 +36,10 @@ class Contract:
         """The mask for `batch` items of `time` positions; a mask for another batch size is refused."""
         if not isinstance(mask, Mask):
             advice = "For example causal(), window(8), causal() | prefix(6), causal() & documents(ids)."
-            raise BadArgument("contract", expected="a mask", got=repr(mask), advice=advice)
+            if isinstance(mask, Tensor):
+                advice = "For a bool tensor in which True means may be heard: contract=dense(tensor)."
+            got = described(mask) if isinstance(mask, Tensor) else repr(mask)
+            raise BadArgument("contract", expected="a mask", got=got, advice=advice)
         if mask.heads is not None:
             advice = (
                 "A model is audited from its inputs to its outputs, which have no heads. Give one mask for all heads."
