@@ -106,6 +106,6 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         return real(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(MissingExtra, match=re.escape("pip install 'rearview[pictures]'")):
+    with pytest.raises(MissingExtra, match=re.escape("pip install matplotlib (the extra 'pictures' of rearview")):
         seen.picture(tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []

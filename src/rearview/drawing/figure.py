@@ -6,6 +6,7 @@ The same figure gives the same bytes: there is no date and no random id. In an S
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,9 @@ OTHER_FONTS = (
     "Yu Gothic", "Malgun Gothic", "WenQuanYi Micro Hei", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Emoji",
 )  # fmt: skip
 
+# How matplotlib begins its warning of a character that no font has.
+MISSING_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
+
 
 def rendered(draw: Callable[[], Figure], ending: str, *, needed_for: str) -> bytes:
     """The figure that `draw` returns, as the bytes of a file with this ending (`.svg`, `.png` or `.pdf`).
@@ -53,13 +57,31 @@ def rendered(draw: Callable[[], Figure], ending: str, *, needed_for: str) -> byt
         "svg.hashsalt": "rearview",
         "font.family": ["DejaVu Sans", *_installed(OTHER_FONTS)],
     }
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
-        # A character that no installed font has is drawn as a box in a PNG; in an SVG it remains text.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with matplotlib.rc_context(settings), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         data = io.BytesIO()
         metadata = {{".svg": "Date", ".pdf": "CreationDate"}.get(ending, "Software"): None}
         draw().savefig(data, format=ending[1:], dpi=160, facecolor=PAPER, metadata=metadata)
+    _warn_again(caught, ending)
     return data.getvalue()
+
+
+def _warn_again(caught: list[warnings.WarningMessage], ending: str) -> None:
+    """What matplotlib warned of; the characters that no installed font has in one sentence."""
+    missing: dict[str, None] = {}
+    for each in caught:
+        if found := MISSING_GLYPH.match(str(each.message)):
+            missing[chr(int(found[1]))] = None
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    # In an SVG they remain text, and the program that shows it chooses the font.
+    if missing and ending != ".svg":
+        names = ", ".join(map(repr, missing))
+        warnings.warn(
+            f"no installed font has {names}: drawn as boxes. Write .svg, which keeps them as text, or install a font "
+            "that has them, such as Noto Sans CJK or Noto Emoji",
+            stacklevel=2,
+        )
 
 
 def _installed(names: tuple[str, ...]) -> list[str]:

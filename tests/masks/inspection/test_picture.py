@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from rearview import RearviewError, Unsupported, causal, dilated, documents, full, padding, per_head, prefix, window
+from rearview.drawing import figure
 from rearview.drawing.figure import COLOURS, OWN
 from rearview.errors import MissingExtra
 
@@ -100,7 +102,26 @@ def test_words_are_never_read_as_formulas(tmp_path: Path):
     causal().save_picture(path, ["$x$", "a_b", "<b>&", "寿司", "\n"])
     for word in ("$x$", "a_b", "<b>&", "寿司", "\\n"):
         assert words(path).count(word) == 2
-    causal().save_picture(tmp_path / "maths.png", ["$x$", "$", "寿司"])
+    causal().save_picture(tmp_path / "maths.png", ["$x$", "$", "é"])
+
+
+def test_characters_without_a_font_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(figure, "OTHER_FONTS", ())
+    for ending in (".png", ".pdf"):
+        with pytest.warns(UserWarning, match="no installed font") as caught:
+            figure.rendered(lambda: _labelled("寿a司寿"), ending, needed_for="A test")
+        assert [str(each.message) for each in caught] == [
+            "no installed font has '寿', '司': drawn as boxes. Write .svg, which keeps them as text, or install a font "
+            "that has them, such as Noto Sans CJK or Noto Emoji"
+        ]
+    # The words stay text there.
+    assert "寿a司寿".encode() in figure.rendered(lambda: _labelled("寿a司寿"), ".svg", needed_for="A test")
+
+
+def _labelled(text: str) -> Figure:
+    drawn = Figure()
+    drawn.text(0.5, 0.5, text)
+    return drawn
 
 
 def test_a_long_expression_is_folded(tmp_path: Path):
@@ -164,5 +185,7 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"A picture of a mask needs .* pip install 'rearview\[pictures\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"A picture of a mask needs .* pip install matplotlib \(the extra 'pictures' "
+    ):
         causal().save_picture(tmp_path / "a.svg", 3)
