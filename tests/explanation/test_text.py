@@ -186,7 +186,7 @@ def test_decimals_and_whole_numbers():
     assert trace.show(stages=["k"]).splitlines()[-2:] == [" t1    2   0", " t2    0   1"]
     for argument, value in (("decimals", 0), ("decimals", True), ("decimals", 18), ("width", 39)):
         with pytest.raises(RearviewError, match=f"^{argument}: expected an integer "):
-            trace.show(**{argument: value})
+            trace.show(**{argument: value})  # pyright: ignore[reportArgumentType]
 
 
 def test_wide_labels_take_two_cells():
