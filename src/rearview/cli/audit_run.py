@@ -129,8 +129,6 @@ def _print(report: Report, *, as_json: bool, gate: bool) -> None:
         print(report.to_json(), end="")
     elif gate:
         print(report.line)
-        if not report.verdict.ok:
-            print(f"  {report.why}")
     else:
         show(report.show(width=columns()))
 

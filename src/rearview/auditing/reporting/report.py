@@ -253,7 +253,7 @@ class Report:
 
     @property
     def line(self) -> str:
-        """The report in one line: verdict, model, contract, hashes, time, conditions and assumptions.
+        """The report in one line: verdict, model, contract, hashes, time, the reason, conditions and assumptions.
 
         >>> Report(Verdict.HELD, "", "causal()", "GPT", {"batch": 2, "time": 8}, "quick", (), ()).line
         'HELD  GPT  against causal()  batch 2  time 8  0.00 s'
@@ -265,11 +265,10 @@ class Report:
         return "  ".join([*parts, f"{self.cost.seconds:.2f} s", *self._provisos()])
 
     def _provisos(self) -> list[str]:
-        """What a verdict that passes depends on, a phrase each."""
+        """Why there is no proof, or what a verdict that passes depends on, a phrase each."""
         assumed = self.proof.assumptions if self.proof is not None and self.verdict is Verdict.PROVEN else ()
         conditions = self.conditions if self.verdict.ok else ()
-        # What has passed without a proof says what stands between it and one.
-        reason = (self.why,) if self.verdict is Verdict.HELD and self.why else ()
+        reason = (self.why,) if self.verdict is not Verdict.PROVEN and self.why else ()
         found = {"": reason, "provided: ": conditions, "assuming: ": assumed}
         return [f"{word}{' '.join('; '.join(texts).split())}" for word, texts in found.items() if texts]
 
