@@ -74,6 +74,21 @@ def test_a_cache_that_grows(engine: str):
             )
 
 
+@pytest.mark.parametrize("mask", ["causal", "everything", "a window"])
+def test_a_step_of_pytorch_is_remembered_for_any_number_of_keys(mask: str):
+    one, (_, key, value) = MASKS[mask](), inputs(1, 12)
+    query = torch.randn(2, 4, 1, 32)
+    attend(query, key[:, :, :3], value[:, :, :3], mask=one, engine="sdpa")
+    (step,) = prepared.plans_of(one).values()
+    assert step is not None
+    key, value = key.clone(), value.clone()
+    if mask == "a window":
+        key[:, :, :7], value[:, :, :7] = torch.nan, torch.nan
+    answer = step(query, key, value, None)
+    assert answer is not None
+    torch.testing.assert_close(answer[0], attend(query, key, value, mask=one, engine="reference"))
+
+
 def kind(tensors: list[Tensor], engine: str = "auto", **options: Any) -> prepared.Kind | None:
     return prepared.kind_of(tensors[0], tensors[1], tensors[2], engine, False, options)
 

@@ -286,6 +286,17 @@ class Mask:
         start, end = max(found[0], 0), min(found[1], frame.k_len)
         return (start, end) if start < end else None
 
+    def range_of_step(self, k_len: int) -> tuple[int, int] | None:
+        """`one_range` for the query at the last of `k_len` positions: one new token over a cache.
+
+        >>> from rearview import causal, window
+        >>> (causal() & window(3)).range_of_step(8)
+        (5, 8)
+        """
+        frame = Frame(1, k_len, k_len - 1)
+        self._check(frame)
+        return self._simplify(frame).one_range(frame)
+
     def to_bool(
         self,
         q_len: int,

@@ -128,10 +128,12 @@ def run(call: Call) -> tuple[Tensor, None]:
 
 def prepared(call: Call) -> Callable[..., tuple[Tensor, None]] | None:
     """`run` for calls like this one, where it is a single call of PyTorch and no value is read."""
+    if call.frame.q_len == 1:
+        return _prepared_step(call)
     reads_values = not call.hears_everything and not _masks_by_filling(call)
     are_rows = all([_is_rows(tensor) for tensor in (call.query, call.key, call.value)])
     is_one_call = call.is_causal_from_zero or call.hears_everything
-    if not (are_rows and is_one_call) or call.frame.q_len == 1 or call.needs_dense_mask or reads_values:
+    if not (are_rows and is_one_call) or call.needs_dense_mask or reads_values:
         return None
     if call.scale <= 0 or _is_slow_in_half(call):
         return None
@@ -167,6 +169,25 @@ def prepared(call: Call) -> Callable[..., tuple[Tensor, None]] | None:
         return out, None
 
     return forward
+
+
+def _prepared_step(call: Call) -> Callable[..., tuple[Tensor, None] | None] | None:
+    """One query at the last position of any number of keys, of which it hears one range."""
+    is_last = call.frame.q_start == call.frame.k_len - 1 and call.bias is None
+    if not is_last or call.scale <= 0 or _is_slow_in_half(call) or call.mask.range_of_step(call.frame.k_len) is None:
+        return None
+    mask, scale, grouped = call.mask, call.scale, call.key_heads != call.heads
+
+    def step(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, None] | None:
+        k_len = key.shape[2]
+        heard = mask.range_of_step(k_len)
+        if heard is None:
+            return None
+        if heard != (0, k_len):
+            key, value = key[:, :, heard[0] : heard[1]], value[:, :, heard[0] : heard[1]]
+        return F.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=grouped), None
+
+    return step
 
 
 def _with_positive_scale(call: Call) -> tuple[Tensor, float]:

@@ -28,7 +28,6 @@ from rearview.attention.engines.native.function import NativeAttention, PlainAtt
 from rearview.attention.engines.native.library import force_isa, isa, isas
 from rearview.attention.engines.native.measured import sdpa_is_faster
 from rearview.attention.engines.native.ranges import keys_to_name, one_range, ranges_for
-from rearview.masks import Frame
 from rearview.masks.encoding import can_encode
 
 name = "native"
@@ -140,9 +139,7 @@ def _prepared_step(call: Call) -> Callable[..., tuple[Tensor, Tensor] | None]:
 
     def step(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor] | None:
         k_len = key.shape[2]
-        frame = Frame(1, k_len, k_len - 1)
-        mask._check(frame)
-        heard = mask._simplify(frame).one_range(frame)
+        heard = mask.range_of_step(k_len)
         if heard is None:
             return None
         own: kernel.Terms = {**terms, "q_start": k_len - 1}
