@@ -402,6 +402,9 @@ def test_explain_shows_the_rotation_of_a_layer():
         explain(layer, X[0], positions="rotary")
 
 
+WRONG: dict[str, dict[str, Any]] = {"w_q": {"w_q": [[1.0]]}, "bias": {"bias": 1}, "output": {"output": "no"}}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -419,9 +422,9 @@ def test_explain_shows_the_rotation_of_a_layer():
             lambda: MaskedSelfAttention(8, 2, rotary=1e4)(torch.zeros(3, 8), positions=torch.zeros(3)),
             r"^positions: expected integers \[3\] or \[1, 3\], got a float32",
         ),
-        (lambda: MaskedSelfAttention(8, 2, w_q=[[1.0]]), r"^w_q: expected a float tensor \[in, out\], got list"),
-        (lambda: MaskedSelfAttention(8, 2, bias=1), "^bias: expected True or False, got 1"),
-        (lambda: MaskedSelfAttention(8, 2, output="no"), "^output: expected True or False, got 'no'"),
+        (lambda: MaskedSelfAttention(8, 2, **WRONG["w_q"]), r"^w_q: expected a float tensor \[in, out\], got list"),
+        (lambda: MaskedSelfAttention(8, 2, **WRONG["bias"]), "^bias: expected True or False, got 1"),
+        (lambda: MaskedSelfAttention(8, 2, **WRONG["output"]), "^output: expected True or False, got 'no'"),
         (lambda: MaskedSelfAttention(8, 2)([1.0]), r"^x: expected a float tensor \[batch, time, dim\], got list"),
         (
             lambda: MaskedSelfAttention(8, 2)(torch.zeros(3, 8), cache=3),

@@ -29,7 +29,7 @@ def test_hidden_numbers_change_nothing_in_any_layout(dtype: torch.dtype, dim: in
     expected = attend(query, key, value, engine="sdpa")[:, :, :21]
     for _ in range(times):
         got = attend(turned(query), turned(huge), turned(value), engine="sdpa")
-    assert torch.equal(got[:, :, :21], expected)
+        assert torch.equal(got[:, :, :21], expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

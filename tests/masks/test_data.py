@@ -1,6 +1,7 @@
 """Values that are no data of a mask: each is refused in a sentence that names the argument."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from rearview.masks.exchange import (
 
 NESTED = torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 NO_VALUES = torch.zeros(3, dtype=torch.long, device="meta")
-TWO = np.array([1, 2])
+TWO: Any = np.array([1, 2])
+LARGE: Any = np.array([2**63], dtype=np.uint64)
+FRACTION: Any = [1.5]
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: documents(NESTED), r"^documents\(ids\): expected integer ids .*, got a nested tensor\."),
@@ -39,9 +42,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: shared_prefix(NO_VALUES, [[1]]), r"^shared_prefix\(prompt_length\): .*on meta, which has no values"),
     (lambda: from_cu_seqlens(NO_VALUES), "^cu_seqlens: .*on meta, which has no values"),
     (lambda: from_magi([[0, 2]], [[0, 2]], NO_VALUES, q_len=3, k_len=3), "^attn_type_map, k_ranges: .*has no values"),
-    (lambda: from_magi([[0, 2]], [[0, 2]], [1.5], q_len=3, k_len=3), r"^attn_type_map, k_ranges: .*, got \[1.5\]"),
+    (lambda: from_magi([[0, 2]], [[0, 2]], FRACTION, q_len=3, k_len=3), r"^attn_type_map, k_ranges: .*, got \[1.5\]"),
     (lambda: per_head(torch.tensor(3)), r"^per_head\(masks\): expected a list of masks"),  # pyright: ignore
-    (lambda: documents(np.array([2**63], dtype=np.uint64)), r"^documents\(ids\): .*, got a number above 2\*\*63 - 1"),
+    (lambda: documents(LARGE), r"^documents\(ids\): .*, got a number above 2\*\*63 - 1"),
     (lambda: causal().spans(3, device="gpu"), "^device: expected a device that PyTorch can use here, .*, got 'gpu'"),
     (lambda: causal().to_bool(3, device=TWO), r"^device: expected .*, got array\(\[1, 2\]\)"),  # pyright: ignore
     (lambda: causal().tiles(3, device="hpu"), "^device: expected .*, got 'hpu'"),
@@ -63,7 +66,8 @@ def test_refusals(attempt: Callable[[], object], message: str):
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
 def test_unsigned_numbers_are_numbers(dtype: type):
-    ids, lengths = np.array([1, 1, 2], dtype=dtype), np.array([3, 1], dtype=dtype)
+    ids: Any = np.array([1, 1, 2], dtype=dtype)
+    lengths: Any = np.array([3, 1], dtype=dtype)
     assert documents(ids).equals(documents([1, 1, 2]), 3)
     assert padding(lengths).equals(padding([3, 1]), 3)
     assert ranges(ids, ids + 1).equals(ranges([1, 1, 2], [2, 2, 3]), 3)

@@ -126,7 +126,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     return (out if empty is None else out.masked_fill(empty, 0)), None
 
 
-def prepared(call: Call) -> Callable[..., tuple[Tensor, None]] | None:
+def prepared(call: Call) -> Callable[..., tuple[Tensor, None] | None] | None:
     """`run` for calls like this one, where it is a single call of PyTorch and no value is read."""
     if call.frame.q_len == 1:
         return _prepared_step(call)
