@@ -209,9 +209,9 @@ def per_head(masks: Sequence[Mask]) -> Mask:
     >>> per_head([causal(), window(2)])
     per_head([causal(), window(2)])
     """
-    given: Any = masks
-    # A tensor can be iterated over too, but not each of them.
-    parts = list(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else [given]
+    # Not every tensor can be iterated over.
+    is_number = isinstance(masks, Tensor) and masks.ndim == 0
+    parts: list[Any] = [masks] if is_number or not isinstance(masks, Iterable) else list(masks)
     if not parts or not all(isinstance(part, Mask) for part in parts):
         raise BadArgument("per_head(masks)", expected="a list of masks, one per head", got=repr(masks))
     if nested := [part for part in parts if part.heads is not None]:
