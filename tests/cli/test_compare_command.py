@@ -192,3 +192,15 @@ def test_a_terminal_gets_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out)
     for words in ("with the mask", "without it", "2/2", "loss 2.500", "exam, with the mask", "64/64"):
         assert words in shown
+
+
+def test_it_runs_in_one_process(rearview, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = rearview("compare", "--text", str(text), "--out", str(out), *QUICK)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "rearview: rearview compare: expected one process, got one of 2. Start it without torchrun. For several "
+        'processes: rearview train, and again with --mask "none".\n'
+    )
+    assert not out.exists()

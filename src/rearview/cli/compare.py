@@ -120,8 +120,9 @@ def compare(
             advice = "A comparison keeps its settings; start another one in another folder to change them."
             raise BadArgument(option_name(name), expected="no other option", got=option_name(others[0]), advice=advice)
     # Here, so that the help does not wait for torch.
-    from rearview.cli.compare_run import present, resume_comparison, start_comparison
+    from rearview.cli.compare_run import check_alone, present, resume_comparison, start_comparison
 
+    check_alone()
     if report is not None:
         present(report)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,16 @@ from rearview.comparison.experiment import WITH, WITHOUT
 from rearview.comparison.folder import RESULT
 from rearview.comparison.summary import summary
 from rearview.drawing.cells import counted
+from rearview.errors import BadArgument
+from rearview.training.processes.world import is_one_of_several
+
+
+def check_alone() -> None:
+    """Refuse several processes: each would run the same comparison in the same folder."""
+    if is_one_of_several():
+        size = os.environ["WORLD_SIZE"]
+        advice = 'Start it without torchrun. For several processes: rearview train, and again with --mask "none".'
+        raise BadArgument("rearview compare", expected="one process", got=f"one of {size}", advice=advice)
 
 
 def start_comparison(
