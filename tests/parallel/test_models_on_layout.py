@@ -66,6 +66,35 @@ def test_models_give_what_one_process_gives(processes: Processes, size: int):
         assert {name: difference for name, difference in found.items() if not difference < 1e-10} == {}
 
 
+def run_autocast(group: ProcessGroup) -> tuple[str, float, float]:
+    """The dtype of the logits, and the largest differences of logits and gradients from one process."""
+    model = gpt(positions="rotary").float()
+    layout = shard(causal(), LENGTH, group)
+
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16)
+
+    with autocast():
+        whole = model(IDS)
+    whole.float().square().sum().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    scale = max(float(each.abs().max()) for each in expected.values())
+    model.zero_grad()
+    with layout.on(), autocast():
+        logits = model(layout.split(IDS))
+    logits.float().square().sum().backward()
+    worst = float((layout.join(logits.float()) - whole.float()).abs().max().detach())
+    return str(logits.dtype), worst, gradient_difference(group, model, expected) / scale
+
+
+def test_autocast_gives_what_one_process_gives(processes: Processes):
+    """Up to the rounding of bfloat16, whose sums over other keys add in another order."""
+    for dtype, logits, gradients in processes.run(run_autocast, 2):
+        assert dtype == "torch.bfloat16"
+        assert logits < 1e-2
+        assert gradients < 2e-2
+
+
 def run_layer(group: ProcessGroup) -> float:
     """The layer, with ALiBi and fewer key heads, against one process."""
     torch.manual_seed(1)

@@ -283,7 +283,7 @@ def test_a_folder_that_is_deleted_is_noticed(config: RunConfig, tmp_path: Path):
     events = Run.start(config, tmp_path / "out").train()
     until_saved(events, step=4)
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(NotSaved, match=r"step 8 could not be written to .*: No such file or directory\. The folder was"):
+    with pytest.raises(NotSaved, match=r"step 8 could not be written to .*: No such file .*\. The folder was"):
         list(events)
 
 

@@ -287,9 +287,9 @@ def refused(world: World, config: RunConfig, out: str) -> str:
         (
             2,
             {"context_parallel": 2, "mask": "causal() & dilated(2)"},
-            "NoRangeForm: causal() & dilated(2) cannot be spread over ranks:\n  - a layout needs the keys of each query "
-            "as ranges: the keys that a query hears are not a few ranges\nWrite the mask with window, documents, prefix, "
-            "chunks, tree or ranges(starts, ends), or run it on one device.",
+            "NoRangeForm: causal() & dilated(2) cannot be spread over ranks:\n  - a layout needs the keys of each "
+            "query as ranges: the keys that a query hears are not a few ranges\nWrite the mask with window, documents, "
+            "prefix, chunks, tree or ranges(starts, ends), or run it on one device.",
         ),
         (
             2,
