@@ -310,6 +310,7 @@ def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
     with opened(browser, studio) as page:
         open_view(page, "learn")
         assert page.locator("#tour li").count() == 9
+        page.evaluate("document.getElementById('new-tokens').value = 4")
         page.click("#tour-start")
         until(page, "document.getElementById('mask-ranges').textContent.includes('Alex')")
         assert page.inner_text("#h-guide") == "1 of 9Only look back"
@@ -337,8 +338,7 @@ def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
         page.click("#guide-next")
         idle(page)
         page.click("#guide-next")
-        page.locator("#pages .new").first.wait_for()
-        page.click("#write-stop")
+        until(page, "document.querySelectorAll('#pages .new').length === 8")
         idle(page)
         page.click("#guide-next")
         page.locator(".verdict").wait_for()
