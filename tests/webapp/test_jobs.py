@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from rearview import attend, audit, causal, dense, masked, observe
+from rearview.errors import BadArgument
 from rearview.generation import generate
 from rearview.models import GPT, T5, T5Config
 from rearview.text import ByteTokenizer
 from rearview.text_model import TextModel
 from rearview.webapp import Studio
+from rearview.webapp.limits import Limits
 from rearview.webapp.passes import captured_call
+from rearview.webapp.workspace import ReadRun, Workspace
 from tests.webapp.conftest import LIMITS, Client, model
 
 TEXT = "I love sushi. Emma loves street food."
@@ -305,6 +308,21 @@ def test_old_runs_are_forgotten(client: Client):
     assert client.error("why", run=first["run"], layer=0, head=0, query=0, key=0) == (
         f"run: expected a run that the studio still holds, got {first['run']!r}. Read again."
     )
+
+
+def test_readings_are_held_by_their_memory(little: GPT):
+    with observe(little, keep=1 << 20) as seen, torch.no_grad():
+        little(torch.tensor([IDS]))
+    run = ReadRun("little", IDS, None, False, seen)
+    # Queries and keys of 37 tokens, two heads of size 8, in two layers, as float32.
+    assert run.bytes == 2 * 2 * 37 * 2 * 8 * 4
+    workspace = Workspace(Limits(held=2 * run.bytes))
+    first, second, third = (workspace.keep(run) for _ in range(3))
+    assert workspace.run(second) is workspace.run(third) is run
+    with pytest.raises(BadArgument, match="a run that the studio still holds"):
+        workspace.run(first)
+    small = Workspace(Limits(held=1))
+    assert small.run(small.keep(run)) is run
 
 
 def test_texts_that_are_refused(client: Client):
