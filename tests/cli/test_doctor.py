@@ -189,3 +189,15 @@ def test_the_version_is_stated_once():
     for path in (root / "CITATION.cff", *(root / "src").rglob("*.py")):
         if path != root / "src" / "rearview" / "__init__.py":
             assert f'"{__version__}"' not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("words", ["--version", "doctor"])
+def test_a_reader_may_leave_after_the_first_line(words: str):
+    command = [sys.executable, "-m", "rearview", words]
+    # Unbuffered, so that a second piece would meet a closed pipe.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == f"rearview {__version__}\n"
+        started.stdout.close()
+        assert started.wait(timeout=120) == 0

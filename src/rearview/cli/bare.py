@@ -12,7 +12,8 @@ False
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from rearview import __version__
@@ -31,18 +32,18 @@ def answer(arguments: Sequence[str]) -> bool:
 
 
 def print_version() -> None:
-    # At once: what follows imports torch, which takes a second.
-    print(f"rearview {__version__}", flush=True)
     from rearview.cli.doctor_run import examine, version_lines
 
-    print("\n".join(version_lines(examine())))
+    _print([f"rearview {__version__}", *version_lines(examine())])
 
 
 def print_findings(*, as_json: bool) -> None:
     from rearview.cli.doctor_run import examine, lines
 
     found = examine()
-    if as_json:
-        print(json.dumps(asdict(found) | {"advice": found.advice}, indent=2))
-    else:
-        print("\n".join(lines(found)))
+    _print([json.dumps(asdict(found) | {"advice": found.advice}, indent=2)] if as_json else lines(found))
+
+
+def _print(lines: Iterable[str]) -> None:
+    # In one piece: a reader that wants the first line only (| head -1) leaves after it.
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
