@@ -1,22 +1,18 @@
 """Files that nobody trusts: reading them gives a value or a `RearviewError`, soon and in little memory.
 
-The corpus is built here: a model of each kind with its tokenizer, a trace, matrices and an observation. Known attacks
-are listed one by one. Beside them each file is mutated at random: values of its JSON are replaced by hostile
-ones, bytes are changed, the end is cut. REARVIEW_FUZZ=N runs N mutations per file instead of a few:
+The corpus is built here: a model of each kind with its tokenizer, a trace, matrices and an observation; the files of
+runs and reports are in test_hostile_runs.py. Known attacks are listed one by one. Beside them each file is mutated at
+random: values of its JSON are replaced by hostile ones, bytes are changed, the end is cut. REARVIEW_FUZZ=N runs N
+mutations per file instead of a few:
 
-    REARVIEW_FUZZ=2000 pytest tests/test_hostile_files.py
+    REARVIEW_FUZZ=2000 pytest tests/test_hostile_files.py tests/test_hostile_runs.py
 """
 
 import json
-import os
-import random
-import resource
 import shutil
-import signal
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,43 +23,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rearview import explain
-from rearview.errors import BadFile, RearviewError
+from rearview.errors import BadFile
 from rearview.explanation.input_file import explain_file
 from rearview.models import BERT, GPT, T5, BERTConfig, GPTConfig, T5Config
 from rearview.models.checkpoint import load
 from rearview.models.checkpoint.tensors import INDEX, WHOLE
 from rearview.observation import Observation, observe
 from rearview.text import BPETokenizer, ByteTokenizer, load_tokenizer
-
-MUTATIONS = int(os.environ.get("REARVIEW_FUZZ", "12"))
-SECONDS, BYTES = 20, 3 * 2**30
-ESCAPE = "\x1b]0;owned\x07\x1b[2J"
-
-HOSTILE: list[Any] = [
-    *(None, True, False, 0, -1, 1, 3, 2**31, 2**63, 10**30, 10**12, 0.5, -1e-5, 1e308),
-    *("", "x", "1e-5", "nan", "inf", ESCAPE, "‮", "\ud800", "../../etc/passwd", "causal(", "a" * 10_000),
-    *([], [[]], [None], ["gelu"], {}, {"content": 5}, {"": {}}, [1, "a"], list(range(50))),
-]
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    """Fail what takes too long, and what takes too much memory, instead of waiting for it."""
-
-    def too_long(*_: object) -> None:
-        pytest.fail(f"took more than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, limits[1]))
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+from tests.hostile import ESCAPE, IN_PLACE, check_in_place, check_mutations, holds
 
 
 @dataclass(frozen=True)
@@ -133,19 +100,6 @@ def use_observation(path: Path) -> None:
     str(seen.show())
 
 
-def holds(use: Callable[[Path], None], path: Path) -> str | None:
-    """The error of reading the path, whose text a terminal may be given; None where it could be read."""
-    with bounded():
-        try:
-            use(path)
-        except RearviewError as error:
-            text = str(error)
-            assert all(c.isprintable() or c == "\n" for c in text), repr(text)
-            assert len(text) < 5000
-            return text
-    return None
-
-
 # The known attacks.
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -179,15 +133,6 @@ def test_hostile_configs_are_refused(corpus: Corpus, kind: str, attack: str, tmp
     config = folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **CONFIGS[attack]}))
     assert holds(use_model, folder)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "rearview_tokenizer.json", "tokenizer.json"])
-def test_a_pipe_in_place_of_a_file_is_refused(corpus: Corpus, name: str, tmp_path: Path):
-    kind, use = ("own" if name == "tokenizer.json" else "gpt"), use_tokenizer if "token" in name else use_model
-    folder = shutil.copytree(corpus.root / kind, tmp_path / "model")
-    (folder / name).unlink()
-    os.mkfifo(folder / name)
-    assert "regular file" in (said := holds(use, folder) or "") or "a pipe or a device, not a file" in said
 
 
 @pytest.mark.parametrize("name", ["config.json", "rearview_tokenizer.json", "tokenizer.json", INDEX])
@@ -295,89 +240,24 @@ READERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value inside a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in items:
-        yield (*at, key)
-        yield from places(part, (*at, key))
-
-
-def changed_value(text: str, draw: random.Random) -> bytes:
-    data = json.loads(text)
-    for _ in range(draw.choice([1, 1, 1, 2, 4])):
-        found = list(places(data))
-        if not found:
-            break
-        # Deep places are many, and the shallow ones matter as much.
-        depth = draw.choice(sorted({len(place) for place in found}))
-        *path, last = draw.choice([place for place in found if len(place) == depth])
-        inner = data
-        for step in path:
-            inner = inner[step]
-        if draw.random() < 0.15:
-            del inner[last]
-        else:
-            inner[last] = draw.choice(HOSTILE)
-    return json.dumps(data).encode()
-
-
-def changed_bytes(data: bytes, draw: random.Random) -> bytes:
-    body = bytearray(data)
-    if draw.random() < 0.25:
-        return bytes(body[: draw.randrange(len(body))])
-    for _ in range(draw.choice([1, 2, 8, 64])):
-        # The beginnings of these formats describe the rest.
-        at = draw.randrange(min(len(body), draw.choice([16, 128, 1024, len(body)])))
-        body[at] = draw.choice([0, 255, 0x22, 0x7B, 0x39, draw.randrange(256)])
-    return bytes(body)
-
-
-def changed_archive(data: bytes, path: Path, draw: random.Random) -> bytes:
-    """The archive with a hostile value in the JSON that describes it, or without one of its arrays."""
-    path.write_bytes(data)
-    with np.load(path) as arrays:
-        found: dict[str, Any] = dict(arrays)
-    name = draw.choice(sorted(found))
-    if "about" in found and draw.random() < 0.6:
-        about = changed_value(found["about"].tobytes().decode(), draw)
-        found["about"] = np.frombuffer(about, dtype=np.uint8)
-    elif draw.random() < 0.3:
-        del found[name]
-    else:
-        other = draw.choice(["c16", "i8", "?", "U4", "f2", "f8"])
-        shape = tuple(draw.randrange(4) for _ in range(draw.randrange(4)))
-        found[name] = np.ones(shape).astype(other)
-    np.savez(path, **found)
-    return path.read_bytes()
+def copied(corpus: Corpus, name: str, tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of a file of the corpus, and what its reader is given: the folder of a model, or the file."""
+    source = corpus.root / name
+    if "/" not in name:
+        return (copy := Path(shutil.copy(source, tmp_path))), copy
+    folder = Path(shutil.copytree(source.parent, tmp_path / "model"))
+    return folder / source.name, folder
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_mutated_files_are_read_or_refused(corpus: Corpus, name: str, tmp_path: Path):
-    draw = random.Random(name)
-    source = corpus.root / name
-    if "/" in name:
-        folder = shutil.copytree(source.parent, tmp_path / "model")
-        target, given = folder / source.name, folder
-    else:
-        target = given = Path(shutil.copy(source, tmp_path))
-    good = target.read_bytes()
-    assert holds(READERS[name], given) is None
-    refused = 0
-    for number in range(MUTATIONS):
-        if target.suffix == ".json" and number % 4:
-            bad = changed_value(good.decode(), draw)
-        elif target.suffix == ".npz" and number % 2:
-            bad = changed_archive(good, target, draw)
-        else:
-            bad = changed_bytes(good, draw)
-        target.write_bytes(bad)
-        (tmp_path / "last").write_bytes(bad)
-        try:
-            refused += holds(READERS[name], given) is not None
-        except Exception as error:
-            raise AssertionError(f"mutation {number} of {name}: {type(error).__name__}: {error}") from error
-    assert refused, "no mutation did any harm: they prove nothing"
+    check_mutations(READERS[name], *copied(corpus, name, tmp_path), name)
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_file_is_refused(corpus: Corpus, name: str, kind: str, tmp_path: Path):
+    check_in_place(READERS[name], *copied(corpus, name, tmp_path), kind)
 
 
 def test_an_error_does_not_command_the_terminal():

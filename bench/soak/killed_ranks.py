@@ -50,7 +50,7 @@ def carried_on(found: Children, out: Path) -> dict[str, str]:
     process = start(found, out)
     said, _ = process.communicate(timeout=PATIENCE)
     if process.returncode:
-        raise AssertionError(f"exit code {process.returncode}: {said.strip().splitlines()[-1:]}")
+        raise AssertionError(f"exit code {process.returncode}: {' / '.join(said.strip().splitlines()[-6:])}")
     files = [newest(out) / "model.safetensors", out / "metrics.jsonl"]
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     # The tensors of a shard may lie in another order in its file.

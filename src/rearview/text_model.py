@@ -86,7 +86,8 @@ def load_text_model(folder: str | os.PathLike[str]) -> TextModel:
     inside = model_folder(folder)
     known = {name for architecture in ARCHITECTURES for name in architecture.types}
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if read_config(inside).get("model_type") in known:
+    # A list, which may hold anything that a file says.
+    if read_config(inside).get("model_type") in list(known):
         model: nn.Module = load_own(inside, device=device)
     else:
         model = checkpoints.load(str(inside)).model.to(device)

@@ -133,13 +133,14 @@ def read_bytes(path: Path, *, most: int) -> bytes:
     try:
         with path.open("rb") as file:
             # Python takes the memory for all that it is asked to read.
-            data = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
+            size = os.fstat(file.fileno()).st_size
+            data = None if size > most else file.read(size + 1)
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
     except (OSError, ValueError) as error:
         # ValueError: a name with a zero byte.
         raise BadFile(path, f"the file cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > most:
+    if data is None or len(data) > most:
         raise BadFile(path, f"the file is larger than {most // 2**20} MiB, the most that is read")
     return data
 

@@ -131,8 +131,8 @@ class Optimizer:
         """Restore what `state` returned. `path` names the file in errors."""
         own = self.state()
         for name, value in state.items():
-            if name not in own or own[name].shape != value.shape:
-                raise BadFile(path, f"does not belong to this model: {name} {list(value.shape)}.")
+            if name not in own or own[name].shape != value.shape or own[name].dtype != value.dtype:
+                raise BadFile(path, f"does not belong to this model: {name} {list(value.shape)}, {value.dtype}.")
         if missing := sorted(own.keys() - state.keys()):
             raise BadFile(path, f"does not belong to this model: it has no {missing[0]}.")
         # Copied: the tensors of a file are not aligned, and the last bits of sums depend on alignment.

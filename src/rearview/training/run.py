@@ -16,9 +16,11 @@ import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 
+from rearview.codec import Reader
 from rearview.errors import BadArgument, BadFile
 from rearview.models import BERT, GPT, T5
 from rearview.training.checkpoint.record import NAME, Record
@@ -148,6 +150,9 @@ def _config_of(record: Record, path: Path) -> RunConfig:
     if missing := [name for name in needed if name not in record.config]:
         why = f"has no setting {missing[0]!r}: the run was not started by rearview train or Run.start."
         raise BadFile(path / NAME, f"{why} Resume it with train(model, data, config, resume=...).")
+    reader, kinds = Reader(path / NAME), get_type_hints(RunConfig)
+    for name in record.config.keys() & kinds.keys():
+        reader.read(kinds[name], record.config[name], f"config.{name}")
     return RunConfig.from_json(record.config)
 
 

@@ -109,9 +109,11 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise BadFile(path, "does not exist.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         # ValueError: a name with a zero byte.
-        raise BadFile(path, f"cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+        raise BadFile(
+            path, f"cannot be read: {getattr(error, 'strerror', None) or str(error) or 'it is too large'}."
+        ) from error
 
 
 def _decoded(data: bytes, name: str, encoding: str) -> str:
@@ -121,6 +123,8 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
         raise BadArgument("encoding", expected="an encoding that Python knows", got=repr(encoding)) from None
     except UnicodeDecodeError as error:
         raise not_decodable(name, error) from error
+    except UnicodeError as error:
+        raise BadFile(name, f"is not {encoding}: {error}.") from error
     if "\0" in text:
         raise not_text(name, text.index("\0"))
     # The model should not learn the line ends of Windows, nor a byte order mark.

@@ -57,8 +57,10 @@ class TextFiles:
         if separator == "":
             raise BadArgument("separator", expected="a string that is not empty", got="an empty string")
         try:
-            codecs.lookup(encoding)
-        except LookupError:
+            # Encodings such as rot13 are not of bytes.
+            b"".decode(encoding)
+            codecs.getincrementaldecoder(encoding)
+        except (LookupError, UnicodeError):
             raise BadArgument("encoding", expected="an encoding that Python knows", got=repr(encoding)) from None
         sources = [sources] if isinstance(sources, str) else sources
         return cls(tuple(path for source in sources for path in files_of(Path(source))), separator, encoding)
@@ -116,6 +118,8 @@ def _blocks(path: Path, encoding: str, read: Read) -> Iterator[str]:
             text = decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
             raise not_decodable(path, error, consumed - pending) from error
+        except UnicodeError as error:
+            raise BadFile(path, f"is not {encoding}: {error}.") from error
         consumed += len(data)
         if "\0" in text:
             raise not_text(path, characters + text.index("\0"))

@@ -117,7 +117,7 @@ def _of_transformers(
             "transformers", extra="transformers", needed_for=f"Auditing the model in {folder}"
         ) from error
     kind = data["model_type"]
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         reasons = [f"transformers {transformers.__version__} does not know the type {kind!r}"]
         if "auto_map" in data:
             reasons.append("the folder has code of its own, which is not run")

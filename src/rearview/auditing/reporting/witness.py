@@ -31,7 +31,7 @@ from rearview.auditing.model.draws import FixedDraws
 from rearview.auditing.model.outputs import Output
 from rearview.auditing.model.reinitialization import reinitialized
 from rearview.auditing.model.state import preserved_state, seed_all
-from rearview.codec import Reader, parse_json, plain, read_archive
+from rearview.codec import Reader, check_regular, parse_json, plain, read_archive
 from rearview.errors import BadArgument, BadFile, MissingExtra
 from rearview.files import write_whole
 
@@ -128,11 +128,12 @@ class Witness:
 
 def _read_safetensors(path: str | os.PathLike[str]) -> tuple[str, dict[str, Tensor]]:
     safetensors = _safetensors("loading a witness")
+    check_regular(Path(path))
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return (file.metadata() or {}).get("witness", ""), tensors
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, MemoryError, safetensors.SafetensorError) as error:
         raise BadFile(path, f"this .safetensors file cannot be read: {error}") from error
 
 

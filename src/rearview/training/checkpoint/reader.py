@@ -39,9 +39,14 @@ class Checkpoint:
         if self.is_in_shards:
             state = shards.whole_state(self.path / shards.FOLDER)
             return {name: value for name, value in state.items() if not name.startswith(shards.WEIGHTS)}
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
-        return load((self.path / OPTIMIZER).read_bytes())
+        path = self.path / OPTIMIZER
+        try:
+            return load(path.read_bytes())
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise BadFile(path, f"is damaged or not a safetensors file: {error}") from error
 
     def restore(self, optimizer: Optimizer, weights: Mapping[str, Tensor] | None = None) -> None:
         """Restore an optimizer; and `weights`, of which this process may have parts only."""
