@@ -289,10 +289,14 @@ def fault(call: Drawn, got: Answer, want: Answer) -> str:
     error = torch.where(want.lse.isinf(), 0.0, (got.lse.double() - want.lse).abs())
     if bool((error > room * (2 + score)).any()):
         return f"the log-sum-exp is off by {float(error.max()):.3g}"
+    # The gradient of a score is a difference, which may be 0, of numbers of this size.
+    query, key, value = (float(each.double().norm(dim=-1).max()) for each in (call.query, call.key, call.value))
+    scale = abs(call.options.get("scale", call.query.shape[-1] ** -0.5))
+    cancelled = 8 * work * call.value.shape[-1] ** 0.5 * value * max(query, key) * max(scale, 1.0)
     for name, ours, theirs in zip(("query", "key", "value"), got.gradients, want.gradients, strict=False):
         if not bool(ours.isfinite().all()):
             return f"the gradient of the {name} is not finite"
-        allowed = 60 * room * (1 + score) * (float(theirs.abs().max()) + 1e-3 * most)
+        allowed = 60 * room * (1 + score) * (float(theirs.abs().max()) + 1e-3 * most) + cancelled
         if bool(((ours.double() - theirs).abs() > allowed).any()):
             return f"the gradient of the {name} is off by {float((ours.double() - theirs).abs().max()):.3g}"
     return ""
