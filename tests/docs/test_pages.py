@@ -176,12 +176,12 @@ def test_the_tree_in_the_design_is_complete():
     assert packages <= shown, f"{sorted(packages - shown)} are not in the tree"
 
 
-def test_the_picture_in_the_readme_is_up_to_date(tmp_path: Path):
+def test_the_picture_of_a_mask_is_up_to_date(tmp_path: Path):
     """Drawn again with the command that the page gives, it has the same words and cells."""
     pytest.importorskip("matplotlib")
     from rearview.cli import run
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
     commands = [command.text for block in blocks_of(text) for command in commands_of(block)]
     words = shlex.split(next(command for command in commands if "--out" in command))
     again = tmp_path / "mask.svg"
