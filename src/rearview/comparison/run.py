@@ -49,8 +49,8 @@ class ComparisonRun:
         folder = Path(out)
         check_free(folder)
         _check_extra()
-        config = replace(config.with_absolute_path(), threads=threads_for(config))
         source = config.source()
+        config = replace(config.with_absolute_path(), threads=threads_for(config))
         data = config.new_data(source, kind="gpt", context=config.context, progress=progress)
         return cls(config, data, folder, config.copy_of(source) if config.is_piped else None, True)
 

@@ -69,8 +69,8 @@ class Run:
         if config.is_piped and world is not None:
             advice = "Save it to a file first: the processes cannot all read the standard input."
             raise BadArgument("text", expected="files or folders with several processes", got='"-"', advice=advice)
-        config = _prepared(config)
         source = config.source()
+        config = _prepared(config)
         data = config.new_data(source, kind=config.model, context=config.context, progress=progress)
         if config.is_piped:
             # The standard input cannot be read again when the run is resumed.

@@ -68,12 +68,16 @@ class TextConfig:
             return self
         if isinstance(self.text, str):
             return replace(self, text=os.path.abspath(self.text))
-        if STDIN in self.text:
-            raise BadArgument("text", expected="files and folders, or the standard input alone", got=list(self.text))
+        self._check_sources()
         return replace(self, text=tuple(map(os.path.abspath, self.text)))
+
+    def _check_sources(self) -> None:
+        if isinstance(self.text, tuple) and STDIN in self.text:
+            raise BadArgument("text", expected="files and folders, or the standard input alone", got=list(self.text))
 
     def source(self, kept: Path | None = None) -> Source:
         """The text, or `kept`, the copy of a text that was piped: documents, or files that are too large to hold."""
+        self._check_sources()
         source, encoding = (self.text, self.encoding) if kept is None else (str(kept), "utf-8")
         if source is not None and source != STDIN:
             files = TextFiles.of(source, separator=self.separator, encoding=encoding)
