@@ -22,11 +22,13 @@ template <class T> struct VectorOf;
 template <> struct VectorOf<float> {
     typedef float type __attribute__((vector_size(RV_VECTOR_BYTES)));
     typedef int32_t mask __attribute__((vector_size(RV_VECTOR_BYTES)));
+    typedef uint32_t bits __attribute__((vector_size(RV_VECTOR_BYTES)));
     using lane = int32_t;
 };
 template <> struct VectorOf<double> {
     typedef double type __attribute__((vector_size(RV_VECTOR_BYTES)));
     typedef int64_t mask __attribute__((vector_size(RV_VECTOR_BYTES)));
+    typedef uint64_t bits __attribute__((vector_size(RV_VECTOR_BYTES)));
     using lane = int64_t;
 };
 
@@ -153,7 +155,8 @@ template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
     // Adding and subtracting 1.5 x 2^mantissa rounds to an integer, and leaves it in the low bits.
     constexpr T magic = wide ? T(6755399441055744.0) : T(12582912.0);
     Vec<T> rounded = clamped + magic;
-    Mask<T> whole, bits;
+    // Unsigned: with x above 127 the sum wraps, and the result means nothing.
+    typename VectorOf<T>::bits whole, bits;
     std::memcpy(&whole, &rounded, sizeof whole);
     Vec<T> p = series<terms, T>(clamped - (rounded - magic));
     std::memcpy(&bits, &p, sizeof bits);
