@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -346,7 +346,7 @@ def tried(call: Drawn, name: str, tally: Tally, draw: random.Random) -> None:
             tally.fail(f"case '{name}', engine {engine}, {native.isa()}: {wrong}; {call.title}")
 
 
-def _machines(draw: random.Random) -> Iterator[None]:
+def _machines(draw: random.Random) -> Generator[None, None, None]:
     """Changes the instruction set and the number of threads from time to time."""
     threads = torch.get_num_threads()
     try:

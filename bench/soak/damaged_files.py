@@ -91,7 +91,7 @@ def damage_files(tally: Tally, session: Session) -> None:
 
 
 def _judge(
-    tally: Tally, what: str, found: Children, copy: Path, is_metrics: bool, whole: dict[str, str], text: str
+    tally: Tally, what: str, found: Children, copy: Path, is_metrics: bool, whole: dict[str, str], text: str | None
 ) -> None:
     try:
         used = _used(found, copy)
@@ -122,8 +122,8 @@ def _judge(
 
 
 def _half(out: Path, text: Path, log: Path) -> None:
-    done = []
-    for _ in Run.start(config_of(text), out).train(stop=lambda: len(done) >= STEPS // 2 or done.append(1)):
+    steps = iter(range(STEPS))
+    for _ in Run.start(config_of(text), out).train(stop=lambda: next(steps) >= STEPS // 2):
         pass
 
 
