@@ -163,6 +163,8 @@ template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
     bits += whole << (wide ? 52 : 23); // the shift drops all but the low bits, which are the exponent
     std::memcpy(&p, &bits, sizeof p);
     Vec<T> zero{};
+    // The low bits of a NaN are no exponent, and could make a number of it.
+    p = x == x ? p : x;
     return x < floor ? zero : p;
 }
 

@@ -128,6 +128,18 @@ def test_options_on_each_instruction_set(isa: str, family: str, option: dict):
     grid.test_gradient_of_a_bias("native", family, (1, 4))
 
 
+@pytest.mark.parametrize("bits", [0x7FF8000000000000, 0x7FF8000000000001, 0x7FF80000000007FF, -1], ids=hex)
+@pytest.mark.parametrize("q_len", [1, 40])
+def test_every_nan_that_is_heard_stays_visible(isa: str, bits: int, q_len: int):
+    """A NaN may carry any bits; in float32 those of the upper half."""
+    query, key, value = (torch.randn(1, 1, size, 8, dtype=torch.float64) for size in (q_len, 40, 40))
+    key[0, 0, 0, 0] = torch.tensor([bits]).view(torch.float64)[0]
+    narrow = key.float()
+    narrow[0, 0, 0, 0] = torch.tensor([bits >> 32 | bits & 0x1FF], dtype=torch.int64).int().view(torch.float32)[0]
+    assert attend(query, key, value, engine="native").isnan().all()
+    assert attend(query.float(), narrow, value.float(), engine="native").isnan().all()
+
+
 def test_the_best_instruction_set_is_taken_unless_another_is_forced():
     assert native.isas()[0] == "portable"
     best = native.isa()
