@@ -72,7 +72,9 @@ def test_damage_that_is_not_noticed_is(monkeypatch: pytest.MonkeyPatch):
     """Weights that change without a word are what the experiment is there to find."""
     monkeypatch.setattr(damaged_files, "files_of", lambda out: [out / "metrics.jsonl"])
     monkeypatch.setattr(damaged_files, "METRICS", "another name")
-    monkeypatch.setattr(damaged_files, "DAMAGE", {"digits": lambda data, draw: bytes(data).replace(b"e-0", b"e-1")})
+    monkeypatch.setattr(
+        damaged_files, "DAMAGE", {"digits": lambda data, draw: bytes(data).replace(b'"loss": ', b'"loss": 9')}
+    )
     monkeypatch.setattr(random.Random, "choice", lambda self, options: next(iter(options)))
     tally = damaged_files.EXPERIMENT.run(Session(random.Random(0), most=1))
     assert tally.failed == 1
