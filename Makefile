@@ -28,7 +28,7 @@ demo: $(READY) kernel ## see masked attention at work
 	@$(BIN)/rearview demo $(ARGS)
 
 test: $(READY) kernel ## run the tests; ARGS="-k name" picks some
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # Compiling kernels takes most of the time, so many processes share it; Triton keeps what they compile.
 test-gpu: ## run the contract and the tests of the engine for Hopper GPUs, on such a GPU, with the python3 that has CUDA

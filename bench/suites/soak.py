@@ -69,7 +69,7 @@ class Soak(Suite):
         table = Table(("experiment", "trials", "failures", "seconds", "what was done"), rows, last_is_words=True)
         promises = [f"{each.name}: {each.promise}" for each, _ in done]
         lines = [(each.name, " / ".join(text.splitlines())) for each, tally in done for text in tally.failures]
-        failures = [f"FAILED: {name}: {text}" for name, text in lines]
+        failures = [f"FAILED: {name}: `{text}`" for name, text in lines]
         about = [f"seed {args.seed}, {args.minutes:g} minutes", *promises]
         verdicts = failures or ["met: no failure"]
         return Report(about, [("", table)], verdicts, is_wrong=any(tally.failed for _, tally in done))

@@ -21,19 +21,28 @@ __all__ = [
 ]
 
 
+# Longer texts are cut in the middle.
+LONGEST_TEXT = 4000
+
+
 class RearviewError(Exception):
     """The base class of all errors of Rearview.
 
-    Its text may quote a file that nobody trusts, so control characters other than newlines are written out: a terminal
-    would obey them.
+    Its text may quote a file that nobody trusts, so control characters other than newlines are written out, since a
+    terminal would obey them, and a text of more than 4,000 characters is cut in the middle.
 
     >>> print(RearviewError("its activation is \x1b[2Jgelu"))
     its activation is \\x1b[2Jgelu
     """
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+        text = _cut(super().__str__())
+        return _cut("".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text))
+
+
+def _cut(text: str) -> str:
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[:half]} ... {text[-half:]}"
 
 
 class BadArgument(RearviewError, ValueError):

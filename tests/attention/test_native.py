@@ -501,7 +501,6 @@ def test_what_it_cannot_do_it_says():
         ((query, key, value), {"mask": causal() & dilated(2)}, "the mask has no range form, and ranges are all"),
         ((wide, wide, wide), {}, "its head dims go up to 256"),
         ((wide[..., :8], wide[..., :8], wide), {}, "its head dims go up to 256"),
-        ((query, key, value), {"bias": torch.zeros(65, dtype=torch.float8_e4m3fn)}, "it has no bias of torch.float8"),
     )
     for tensors, options, why in refused:
         with pytest.raises(Unsupported, match=f"(?s)^engine 'native' cannot do this exactly:.*{why}"):

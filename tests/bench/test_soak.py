@@ -121,7 +121,7 @@ def test_the_suite_reports_what_was_done(capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setattr(soak, "EXPERIMENTS", (replace(one, quick=3), other))
     assert main(["soak", "--quick", "--seed", "1", "--cases", "one"]) == 1
     said = capsys.readouterr().out
-    assert "FAILED: one: lost a step" in said
+    assert "FAILED: one: `lost a step`" in said
     # Ctrl-C: what was done so far is printed.
     assert main(["soak", "--quick", "--seed", "1"]) == 130
     said = capsys.readouterr().out

@@ -169,7 +169,7 @@ def test_both_work_without_any_extra():
     assert done.returncode == 2
     assert done.stderr == (
         "rearview: The rearview command needs the package 'rich', which is not installed. "
-        "Install it with: pip install 'rearview[terminal]'\n"
+        "Install it with: pip install rich (the extra 'terminal' of rearview includes it)\n"
     )
 
 

@@ -10,6 +10,7 @@
 import contextlib
 import doctest
 import io
+import logging
 import os
 import re
 import shlex
@@ -59,7 +60,17 @@ def rearview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return call
 
 
+@pytest.fixture
+def same_logging():
+    """A page may silence the warnings of transformers, which other tests read."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
 @each_page
+@pytest.mark.usefixtures("same_logging")
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rearview):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}

@@ -1,5 +1,6 @@
 """Values that are no data of a mask: each is refused in a sentence that names the argument."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,9 @@ def test_a_device_index_is_not_the_cpu():
 
 
 def test_quantized_numbers_are_no_data():
-    with pytest.warns(UserWarning, match="deprecated"):
+    # torch warns of it, once per process.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         quantized = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)
     with pytest.raises(RearviewError, match=r"^documents\(ids\): expected integer ids .*, got a qint8 tensor"):
         documents(quantized)
