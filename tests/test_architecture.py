@@ -20,6 +20,7 @@ from rearview import attention, masks
 from rearview.masks import exchange
 
 ROOT = Path(rearview.__file__).parent
+REPOSITORY = ROOT.parents[1]
 FILES = sorted(ROOT.rglob("*.py"))
 
 # Data flows down this list, and imports point up only. Parts on one line do not import each other.
@@ -135,20 +136,41 @@ def test_every_file_is_named_and_documented():
         assert ast.get_docstring(tree_of(path)), f"{path} does not say what it is"
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [folder for folder in sorted({path.parent for path in FILES}) if len(list(folder.glob("*.py"))) > 11],
-    ids=lambda folder: str(folder.relative_to(ROOT)),
-)
+def files_in(folder: Path) -> set[str]:
+    """The files of a folder, without hidden ones, its own page, and the `__init__` of a package."""
+    found = {path.name for path in folder.iterdir() if path.is_file() and path.name[0] != "."}
+    return found - {"README.md", "__init__.py"}
+
+
+def folders() -> list[Path]:
+    """Every folder of the repository that holds code, tests or measurements."""
+    tops = [REPOSITORY / name for name in ("src", "tests", "bench", "native", "website")]
+    found = [folder for top in tops for folder in (top, *top.rglob("*")) if folder.is_dir()]
+    return sorted(folder for folder in found if folder.name != "__pycache__" and folder.name[0] != ".")
+
+
+@functools.cache
+def names_of_files() -> set[str]:
+    """The names of all files of the repository."""
+    return {path.name for folder in (REPOSITORY, REPOSITORY / "docs", *folders()) for path in folder.iterdir()}
+
+
+LARGE = [folder for folder in folders() if len(files_in(folder)) > 10]
+
+
+@pytest.mark.parametrize("folder", LARGE, ids=lambda folder: str(folder.relative_to(REPOSITORY)))
 def test_a_large_folder_has_a_page_about_itself(folder: Path):
-    """More than ten modules besides `__init__`: what it is, the path of the data, what may be changed on its own."""
+    """More than ten files: what it is, the path of the data, what may be changed on its own."""
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert 150 < len(text.split()) < 2500
     assert text.startswith("# ")
     # A file that the page names exists, in this folder or in another one.
-    known = {path.name for path in ROOT.parent.parent.rglob("*") if ".venv" not in path.parts}
-    named = set(re.findall(r"(?<![\w>])(\w+\.(?:py|js|md|hpp|cpp))\b", text))
-    assert named - known == set()
+    named = set(re.findall(r"(?<![\w>*])(\w+\.(?:py|js|css|html|md|hpp|cpp|h))\b", text))
+    assert named - names_of_files() == set()
+
+
+def test_large_folders_are_found():
+    assert {"masks", "page", "suites", "gallery", "src"} <= {folder.name for folder in LARGE}
 
 
 def test_nothing_is_evaluated_or_unpickled():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from website.sources import RESULTS, ROOT
+from website.sources import RESULTS, dated
 
 
 class Row(NamedTuple):
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """The files, newest first, those of one day by their titles."""
-    found = [_row(path.name, path.read_text(encoding="utf-8")) for path in (ROOT / RESULTS).glob("*.md")]
+    found = [_row(path.name, path.read_text(encoding="utf-8")) for path in dated()]
     return sorted(sorted(found, key=lambda row: (row.title, row.file)), key=lambda row: row.date, reverse=True)
 
 

@@ -40,8 +40,13 @@ def pages() -> dict[str, str]:
     """What becomes a page although it is not in docs/: files of the repository, each with its address."""
     files = [name for name in PROJECT if (ROOT / name).is_file() and name != "README.md"]
     files += sorted(str(path.relative_to(ROOT)) for path in (ROOT / PACKAGE).rglob("README.md"))
-    files += sorted(str(path.relative_to(ROOT)) for path in (ROOT / RESULTS).glob("*.md"))
+    files += [str(path.relative_to(ROOT)) for path in dated()]
     return {name: address for name in files if (address := address_of(name))}
+
+
+def dated() -> list[Path]:
+    """The files of results, without the page about their folder."""
+    return sorted(path for path in (ROOT / RESULTS).glob("*.md") if path.name != "README.md")
 
 
 def address_of(source: str) -> str | None:
@@ -53,7 +58,7 @@ def address_of(source: str) -> str | None:
     if source.startswith(PACKAGE) and source.endswith("/README.md"):
         folder = source.removeprefix(PACKAGE).removesuffix("/README.md")
         return f"inside/{folder.replace('/', '-')}.md"
-    if source.startswith(RESULTS) and source.endswith(".md"):
+    if source.startswith(RESULTS) and source.endswith(".md") and not source.endswith("/README.md"):
         return f"benchmarks/{source.removeprefix(RESULTS)}"
     return None
 
