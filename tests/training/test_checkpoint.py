@@ -270,7 +270,7 @@ def test_a_disk_that_fails_between_checkpoints_is_named(run: Path, monkeypatch: 
     with pytest.raises(RearviewError) as error:
         list(small_run(run, resume=run))
     assert str(error.value) == (
-        "somewhere: Input/output error. No checkpoint was harmed. When the disk works again, resume the run "
+        "somewhere: Input/output error. No checkpoint was damaged. When the disk works again, resume the run "
         f"(rearview train --resume {run}), or start it again if it has no checkpoint yet."
     )
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""The arguments of a call, checked one by one: what is wrong is said here, not three libraries down.
+"""The arguments of a call, checked one by one, so that a wrong one is reported here and not from inside PyTorch.
 
 >>> finite_number(0.5, "dropout", at_least=0.0, below=1.0)
 0.5

@@ -4,7 +4,7 @@
 >>> counted_in(torch.zeros(1), torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1))[0].flatten().tolist()
 [0.5, 0.5]
 
-Engines whose kernel knows nothing of sinks use this; the log-sum-exp over the keys is all that it needs.
+Engines whose kernel does not compute sinks use this; the log-sum-exp over the keys is all that it needs.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""rearview shard: how a sequence is spread over ranks, on paper.
+"""rearview shard: how a sequence would be spread over ranks; nothing runs.
 
 rearview shard "causal() & window(4096)" --length 65536 --ranks 8
 """

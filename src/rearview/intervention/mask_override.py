@@ -66,7 +66,7 @@ def masked(
         for each in chosen:
             count = each.heads
             if heads is not None and count is None:
-                raise BadArgument("heads", expected=f"None: {each.name} does not tell how many heads it has", got=heads)
+                raise BadArgument("heads", expected=f"None: {each.name} does not state its number of heads", got=heads)
             numbers = None if heads is None or count is None else chosen_heads(heads, count, each.name)
             stack.enter_context(editing([each.module], MaskEdit(mask, numbers, replace)))
         stack.enter_context(with_edits([each.module for each in chosen if isinstance(each.module, OWN)]))

@@ -133,7 +133,7 @@ def ranges(starts: Sequence[object] | Tensor, ends: Sequence[object] | Tensor) -
 
     Both are integers of one shape: [T] for one range per query, and otherwise the ranges of a query are the last axis:
     [T, ranges], [batch, T, ranges] or [batch, head, T, ranges]; axes of size 1 broadcast, except T. Ranges may overlap,
-    be empty (start >= end) and reach over the keys on either side, and there may be more rows than queries.
+    be empty (start >= end) and extend beyond the keys on either side, and there may be more rows than queries.
 
     >>> ranges([[0, 3], [0, 3], [0, 2], [3, 0]], [[2, 4], [2, 4], [1, 4], [4, 0]]).spans(4).rows()
     [[(0, 2), (3, 4)], [(0, 2), (3, 4)], [(0, 1), (2, 4)], [(3, 4)]]

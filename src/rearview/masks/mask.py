@@ -134,7 +134,7 @@ class Mask:
     def _one_range(self, position: int, k_len: int) -> tuple[int, int] | None:
         """The range [start, end) that one query hears, without tensors; None where it is not one range, or unknown.
 
-        The range may reach over the keys on either side.
+        The range may extend beyond the keys on either side.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""A walk around trees, by which one node is seen to be an ancestor of another.
+"""A walk around trees, which shows whether one node is an ancestor of another.
 
 >>> walk = TreeWalk.around(torch.tensor([[-1, 0, 0]]))
 >>> walk.entered.tolist(), walk.left.tolist(), walk.depths.tolist()

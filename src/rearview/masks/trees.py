@@ -108,9 +108,9 @@ class SharedPrefix(Tree):
 def tree(parents: Sequence[int] | Sequence[Sequence[int]] | Tensor, *, after: int = 0) -> Paths:
     """Each position hears its ancestors and itself: `parents[i]` is the position before i on its path, -1 at a root.
 
-    `parents` is [T], or [batch, T] when the items differ. Parents come before their children, in any such order, and
-    a row may hold several trees. With `after`, the trees follow on that many positions of plain causal text, such as
-    a cache: parents count from the first node, and each root follows on the last position of the text.
+    `parents` is [T], or [batch, T] when the items differ. Parents must come before their children, and a row may
+    hold several trees. With `after`, the trees follow that many positions of plain causal text, such as a cache:
+    parents count from the first node, and each root follows the last position of the text.
     `tree(parents).positions` are the depths, which are the positions for the model.
 
     >>> tree([-1, 0, 0]).to_bool(3).int().tolist()

@@ -1,4 +1,4 @@
-"""Workload: what the masks of a model ask of a sequence, granule by granule: visible area, and needed keys.
+"""Workload: the work that the masks of a model make of a sequence, granule by granule: visible area, needed keys.
 
     >>> from rearview import causal
     >>> work = Workload.of([causal()], length=8, ranks=2)

@@ -85,7 +85,7 @@ class RunFolder:
         except OSError as error:
             place = error.filename or self.path
             raise RearviewError(
-                f"{place}: {error.strerror or error}. No checkpoint was harmed. When the disk works again, resume the "
+                f"{place}: {error.strerror or error}. No checkpoint was damaged. When the disk works again, resume the "
                 f"run (rearview train --resume {self.path}), or start it again if it has no checkpoint yet."
             ) from error
 

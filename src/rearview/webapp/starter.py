@@ -1,4 +1,4 @@
-"""The model that the studio brings when none is given: a small GPT, trained once on the text that every Python carries.
+"""The model of a studio that is given none: a small GPT, trained once on the reference text that comes with Python.
 
 It is a run of `rearview train` in the user's cache folder. What is kept of it are models without the state of their
 training, early ones as well, so that the studio can show how heads form. It is trained again if it is unfinished.

@@ -1,4 +1,4 @@
-"""The definition, dense and plain: the judge of all other engines. Give it float64 for a float64 answer.
+"""The definition, dense and plain: all other engines are compared with it. Give it float64 for a float64 answer.
 
 >>> import torch
 >>> from rearview import attend

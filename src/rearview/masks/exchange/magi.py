@@ -142,7 +142,7 @@ def from_magi(
     spans = Spans.of(*edges.view(2, 1, 1, q_len, -1), q_len=q_len, k_len=k_len)
     if spans.area != int((end - start).clamp(min=0).sum()):
         reason = "two of them hold the same pair, and MagiAttention would count it twice"
-        raise Unsupported("from_magi: these slices are no mask", [reason])
+        raise Unsupported("from_magi: these slices do not form a mask", [reason])
     return rows_as_mask(spans)
 
 

@@ -1,4 +1,4 @@
-"""Rows of ranges to and from masks, for formats that list rows and know no positions.
+"""Rows of ranges to and from masks, for formats that list rows and have no positions.
 
 >>> from rearview import causal
 >>> rows_as_mask(causal().spans(2, 3))

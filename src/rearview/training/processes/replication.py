@@ -1,7 +1,7 @@
 """A model on several processes: a copy on each, kept equal by DDP; or in shards, by FSDP2.
 
 Both sum the gradients. `Division` has already divided each loss by the number of all targets, so a mean over the
-processes would divide twice; and FSDP2's mean (`ReduceOp.AVG`) is a sum on gloo, without a word (pytorch issue 162338).
+processes would divide twice; and FSDP2's mean (`ReduceOp.AVG`) is silently a sum on gloo (pytorch issue 162338).
 """
 
 from __future__ import annotations

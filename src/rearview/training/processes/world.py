@@ -192,7 +192,7 @@ def is_one_of_several() -> bool:
 
 
 def launcher_is_gone() -> bool:
-    """Whether the command that started this process has ended: then nobody reads its output or stops it."""
+    """Whether the command that started this process has ended, so that its output is not read and nothing stops it."""
     started_by = os.environ.get(LAUNCHER)
     return started_by is not None and os.getppid() != int(started_by)
 

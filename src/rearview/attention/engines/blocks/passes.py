@@ -1,4 +1,4 @@
-"""The two passes over the strips, as a function that autograd knows.
+"""The two passes over the strips, as an autograd function.
 
 Shapes: N = batch x key heads, G = query heads that share a key head, Q/K = positions, D/E = dim of keys/values;
 q, k, v lower case are the rows of a strip and the keys of a tile.

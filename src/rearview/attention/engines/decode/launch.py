@@ -161,7 +161,7 @@ class Decoding:
         direct = splits == 1 and not self.invariant
         out = query.new_empty((self.batch, self.heads, q_len, self.value_dim))
         rows, places = self.batch * self.heads * q_len, 0 if direct else self.owners * splits * self.rows
-        # One allocation: the sums of values, the totals, and a log-sum-exp that nobody asked for.
+        # One allocation: the sums of values, the totals, and a log-sum-exp that is not returned.
         width = places * self.block_value
         work = torch.empty(width + 2 * places + rows, dtype=torch.float32, device=self.device)
         lse = None

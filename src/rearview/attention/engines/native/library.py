@@ -1,4 +1,4 @@
-"""The shared library of the CPU kernel: found, checked, and told whose threads to use.
+"""The shared library of the CPU kernel: found, checked, and set to run on the threads of torch.
 
     >>> from rearview.attention.engines import native
     >>> native.isa() in native.isas() if native.library.MISSING is None else native.isas() == []
@@ -123,7 +123,7 @@ def _environment_is_wrong() -> bool:
     return False
 
 
-# A wrong name must not break `import rearview`; whoever asks for the engine is told.
+# A wrong name must not break `import rearview`; it is an error when the engine is used.
 WRONG_ENVIRONMENT = _environment_is_wrong()
 
 

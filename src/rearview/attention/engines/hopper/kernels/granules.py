@@ -1,8 +1,8 @@
-"""The ranges of a mask by the block: two small kernels on the GPU, so that a new mask needs no word from it.
+"""The ranges of a mask by the block: two small kernels on the GPU, so that the host need not wait for a new mask.
 
 A granule is 64 queries. For each of their ranges it holds four keys: the first start, the last start, the first end and
-the last end. A row without that range has no say in the first start and the last end, and makes the others such that no
-tile is heard in full. From granules the attention kernels derive their tiles, whatever their height and width.
+the last end. A row without that range leaves the first start and the last end as they are, and sets the others so that
+no tile is heard in full. From granules the attention kernels derive their tiles, whatever their height and width.
 
 The gradients of keys need the transposed form: for each tile of keys the list of query tiles that hear some of it.
 """
