@@ -87,7 +87,7 @@ def test_a_text_in_utf_16_is_named_as_such(tmp_path: Path):
 def test_files_that_do_not_exist_and_invalid_options(tmp_path: Path):
     with pytest.raises(BadFile, match=r"nowhere: does not exist\."):
         TextFiles.of(str(tmp_path / "nowhere")).size  # noqa: B018
-    with pytest.raises(BadArgument, match="encoding: expected an encoding that Python knows, got 'utf-99'"):
+    with pytest.raises(BadArgument, match="encoding: expected an encoding that Python supports, got 'utf-99'"):
         TextFiles.of(str(tmp_path), encoding="utf-99")
     with pytest.raises(BadArgument, match="separator: expected a string that is not empty, got an empty string"):
         TextFiles.of(str(tmp_path), separator="")

@@ -93,7 +93,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest
 
 def test_invalid_options_are_refused(tmp_path: Path):
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(BadArgument, match="encoding: expected an encoding that Python knows, got 'utf-99'"):
+    with pytest.raises(BadArgument, match="encoding: expected an encoding that Python supports, got 'utf-99'"):
         read_texts(tmp_path / "a.txt", encoding="utf-99")
     with pytest.raises(BadArgument, match="separator: expected a string that is not empty, got an empty string"):
         read_texts(tmp_path / "a.txt", separator="")

@@ -92,7 +92,7 @@ class PagedCache(KeyValueCache):
         return self.num_blocks - len(self._free)
 
     def placed(self, mask: Mask) -> Mask:
-        """The mask itself: the pages say where the queries of each item stand."""
+        """The mask itself: the pages hold the positions of each item's queries."""
         return mask
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ class PagedCache(KeyValueCache):
         return self.keys, self.values
 
     def take(self, items: Sequence[int]) -> None:
-        """Go on with these items of the batch only, in this order. An item that is named twice is shared.
+        """Continue with these items of the batch only, in this order. An item that is named twice is shared.
 
         >>> cache = PagedCache(batch=2, heads=1, max_len=8, key_dim=4, block_size=2)
         >>> pools = cache.append(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4))
@@ -145,7 +145,7 @@ class PagedCache(KeyValueCache):
         return self.pages.gather(self.keys), self.pages.gather(self.values)
 
     def reset(self) -> None:
-        """Forget everything; the memory stays."""
+        """Drop all positions; the memory is kept."""
         self._hold([0] * self.batch)
 
     def _move(self, lengths: list[int], paths: list[list[int]]) -> None:

@@ -83,7 +83,7 @@ class Pages:
         return self._on[device]
 
     def placed(self, mask: Mask) -> Mask:
-        """The mask over `k_len` keys: the queries of each item stand at its last positions, and hear its keys alone."""
+        """The mask over `k_len` keys: the queries of each item are at its last positions, and hear its keys alone."""
         if self.is_even:
             return mask
         # Read once: another thread may ask with another mask in between.

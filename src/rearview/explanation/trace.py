@@ -90,7 +90,7 @@ class Trace:
         return any(stage.key == key for stage in self.stages)
 
     def readings(self, head: int = 0, *, masked: bool = True) -> tuple[Reading, ...]:
-        """Each row of weights read aloud: "Emma — 98.2 % Frank, 1.8 % herself"."""
+        """Each row of weights as a sentence: "Emma — 98.2 % Frank, 1.8 % herself"."""
         from rearview.explanation.reading import read_rows
 
         return read_rows(self, self.checked_head(head), masked=masked)

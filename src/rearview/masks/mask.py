@@ -65,7 +65,7 @@ def family(word: str = "") -> Callable[[Family], Family]:
 
 
 class Mask:
-    """A small immutable value. Compose with `&`, `|` and `~`; ask it with the methods below.
+    """A small immutable value. Compose with `&`, `|` and `~`; the methods below say what it means.
 
     A family overrides `visible`, and `_spans` if it has ranges; the rest only where the default is wrong. Nested masks,
     `to` and the encoding for compiled graphs follow from its fields.
@@ -96,7 +96,7 @@ class Mask:
 
     @property
     def has_ranges(self) -> bool:
-        """Whether the mask is a few ranges per row: what lowers a mask then reads ranges, and otherwise its rule."""
+        """Whether the mask is a few ranges per row. Engines then read its ranges, and otherwise its rule."""
         return True
 
     @property

@@ -172,7 +172,7 @@ class Layout:
     def labels(self, ids: Tensor, dim: int = 1, *, ignore: int = -100, rank: int | None = None) -> Tensor:
         """The token after each of this rank's rows; `ignore` after the last position.
 
-        `ids` is the whole sequence: it is shifted first and cut then, because the next token of a row is often held by
+        `ids` is the whole sequence: it is shifted first and then cut, because the next token of a row is often held by
         another rank.
 
         >>> from rearview import causal
@@ -188,7 +188,7 @@ class Layout:
 
     @contextmanager
     def on(self, mesh: Ranks | None = None, *, mask: Mask | None = None) -> Iterator[Layout]:
-        """Inside the block, tensors are this rank's rows, and masks and positions speak of the whole sequence.
+        """Inside the block, tensors are this rank's rows, and masks and positions refer to the whole sequence.
 
         Args:
             mesh: one axis of a DeviceMesh, such as `mesh["cp"]`, or a process group; by default what `shard` was given.

@@ -120,7 +120,7 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
     try:
         text = data.decode(encoding)
     except LookupError:
-        raise BadArgument("encoding", expected="an encoding that Python knows", got=repr(encoding)) from None
+        raise BadArgument("encoding", expected="an encoding that Python supports", got=repr(encoding)) from None
     except UnicodeDecodeError as error:
         raise not_decodable(name, error) from error
     except UnicodeError as error:

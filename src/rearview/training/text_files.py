@@ -61,7 +61,7 @@ class TextFiles:
             b"".decode(encoding)
             codecs.getincrementaldecoder(encoding)
         except (LookupError, UnicodeError):
-            raise BadArgument("encoding", expected="an encoding that Python knows", got=repr(encoding)) from None
+            raise BadArgument("encoding", expected="an encoding that Python supports", got=repr(encoding)) from None
         sources = [sources] if isinstance(sources, str) else sources
         return cls(tuple(path for source in sources for path in files_of(Path(source))), separator, encoding)
 

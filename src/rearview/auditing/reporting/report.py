@@ -169,14 +169,14 @@ class ProofSummary:
 
     @property
     def obstacle(self) -> str:
-        """What stands between the model and a proof; empty where it is proven."""
+        """What prevents a proof; empty where the model is proven."""
         if self.is_proven:
             return ""
         return self.why if self.contradictions or not self.decided_ahead else self.decided_ahead[0]
 
     @property
     def remedy(self) -> str:
-        """What would settle it; empty where it is proven.
+        """What would settle the question; empty where the model is proven.
 
         >>> ProofSummary("not proven", "", unknown_ops=("aten.foo",)).remedy
         'give the proof a rule for aten.foo, or compute it with other ops'
