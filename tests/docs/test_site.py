@@ -169,7 +169,8 @@ def test_every_verb_has_a_page_with_every_option(site: Site, monkeypatch: pytest
 def test_results_are_listed_newest_first(site: Site):
     text = site.text("benchmarks/index.html")
     shown = re.findall(r'<td[^>]*><a href="(\d{4}-\d\d-\d\d[^"]*)\.html">', text)
-    assert sorted(shown) == sorted(path.stem for path in (ROOT / "bench" / "results").glob("*.md"))
+    files = (ROOT / "bench" / "results").glob("2*.md")
+    assert sorted(shown) == sorted(path.stem for path in files)
     dates = [name[:10] for name in shown]
     assert dates == sorted(dates, reverse=True)
 
