@@ -331,6 +331,8 @@ template <class Kind> class Backward {
                 Vec<Acc> score = load(scores + place), power = score * factor - exponent;
                 // The choice is made per lane, so that the bits of a row do not depend on the size of other rows.
                 if (large) power = select<Acc>(is_large<Acc>(exponent), careful(score, lse), rounded(power));
+                // A key that the lane does not hear may be far above those it hears. Then `w` means nothing; `kept` and `ds`
+                // are 0 there.
                 Vec<Acc> w = exp2<Kind::exp_terms, Acc>(power);
                 Vec<Acc> dw = load(d_weights + place), kept = w;
                 if (options && call.dropout) {

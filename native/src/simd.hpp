@@ -141,7 +141,8 @@ template <int terms, class T> RV_INLINE Vec<T> series(Vec<T> f) {
     return p * f + T(1);
 }
 
-// 2^x for x <= 127: exactly 0 for -inf and whatever is below the smallest normal number, NaN for NaN.
+// 2^x for x <= 127 (1023 for doubles): exactly 0 for -inf and whatever is below the smallest normal number, NaN for NaN.
+// Of a larger x the result means nothing. Only backward has such x, at keys that the lane does not hear, and drops them.
 template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
 #if defined(__AVX512DQ__)
     // x - floor(x), which is 0 for -inf; and times 2^floor(x).
@@ -155,7 +156,7 @@ template <int terms, class T> RV_INLINE Vec<T> exp2(Vec<T> x) {
     // Adding and subtracting 1.5 x 2^mantissa rounds to an integer, and leaves it in the low bits.
     constexpr T magic = wide ? T(6755399441055744.0) : T(12582912.0);
     Vec<T> rounded = clamped + magic;
-    // Unsigned: with x above 127 the sum wraps, and the result means nothing.
+    // Unsigned, so that the sum may wrap where x is too large.
     typename VectorOf<T>::bits whole, bits;
     std::memcpy(&whole, &rounded, sizeof whole);
     Vec<T> p = series<terms, T>(clamped - (rounded - magic));

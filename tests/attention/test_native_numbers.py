@@ -63,3 +63,20 @@ def answers(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
     query = query.clone().requires_grad_()
     out, lse = attend(query, key, value, mask=causal(), engine="native", return_lse=True)
     return [out.detach(), lse.detach(), torch.autograd.grad(out.square().sum(), query)[0]]
+
+
+@pytest.mark.parametrize("size", [50.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("option", [{}, {"scale": 2.0, "softcap": 1e5}])
+def test_a_forbidden_key_far_above_those_heard_has_no_effect(isa: str, size: float, dtype: torch.dtype, option: dict):
+    # Backward computes 2^(score - log-sum-exp) of forbidden keys of a tile as well: beyond the largest number here.
+    def gradients(strength: float) -> list[Tensor]:
+        query, key, value = (tensor.detach() for tensor in inputs(1.0, TIME, dtype))
+        key[:, :, -1] = query.sign()[:, :, 5] * strength
+        query[:, :, -1] = 0  # the only query that hears this key
+        tensors = [each.clone().requires_grad_() for each in (query, key, value)]
+        out = attend(*tensors, mask=causal(), engine="native", **option)
+        return list(torch.autograd.grad(out.square().sum(), tensors))
+
+    for loud, quiet in zip(gradients(size * 20), gradients(0.0), strict=True):
+        assert torch.equal(loud[:, :, :-1], quiet[:, :, :-1])
