@@ -61,7 +61,21 @@ def check(seen: Observation, layer: Layer, weights: Tensor, *, map_size: int, vi
                 expected = uniform(visible[item].float()).sum(0)
                 against = torch.where(expected > 0, exact.sum(0) / expected.clamp(min=1e-9), torch.zeros(()))
                 torch.testing.assert_close(seen.received(layer, head, **at, against="uniform"), against, **TIGHT)
+                check_links_against_uniform(seen, layer, head, exact, visible[item], item)
             check_links(seen, layer, head, exact, item)
+
+
+def check_links_against_uniform(
+    seen: Observation, layer: Layer, head: int, exact: Tensor, visible: Tensor, item: int
+) -> None:
+    links = seen.links(layer, head, item=item, k=5, against="uniform")
+    every = exact * visible.sum(-1, keepdim=True)
+    strongest = every.flatten().sort(descending=True).values[: len(links)]
+    torch.testing.assert_close(torch.tensor([link.times for link in links]), strongest, **TIGHT)
+    for link in links:
+        assert (link.layer, link.head) == (layer.index, head)
+        torch.testing.assert_close(torch.tensor(link.times), every[link.query, link.key], **TIGHT)
+        torch.testing.assert_close(torch.tensor(link.weight), exact[link.query, link.key], **TIGHT)
 
 
 def check_links(seen: Observation, layer: Layer, head: int, exact: Tensor, item: int) -> None:

@@ -1,6 +1,7 @@
 """The methods of Observation: numbers that are computed by hand, and errors."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 
 from rearview import MaskedSelfAttention, causal
 from rearview.errors import BadArgument, RearviewError, Unsupported
+from rearview.masks import Frame
 from rearview.observation import Link, Observation, observe
+from rearview.observation.watching.retained_calls import RetainedCalls
 from tests.observation.judge import pooled
 from tests.observation.models import gpt, tokens
 
@@ -41,6 +44,10 @@ def test_equal_attention_by_hand():
     assert by_distance[1] == pytest.approx(1 / 2 + 1 / 3 + 1 / 4)
     assert by_distance[2] == pytest.approx(1 / 3 + 2 / 4)
     assert seen.links(k=2) == [Link(0, 0, 0, 0, 1.0), Link(0, 0, 1, 0, 0.5)]
+    # Against uniform attention no pair stands out, and every pair that is heard is there.
+    links = seen.links(k=20, against="uniform")
+    assert [link.times for link in links] == pytest.approx([1.0] * 10)
+    assert {(link.query, link.key) for link in links} == {(q, k) for q in range(4) for k in range(q + 1)}
 
 
 def test_a_head_that_attends_to_itself():
@@ -98,10 +105,29 @@ def test_the_memory_of_kept_calls_is_limited():
         model(ids)
     with pytest.raises(Unsupported, match="keep=None"):
         none.tile(0, 0)
+    with pytest.raises(Unsupported, match=r"(?s)^links against uniform attention of blocks.0.attention .*keep=None"):
+        none.links(against="uniform")
     with observe(model, keep=True) as everything:
         model(ids)
         model(ids)
     assert everything.tile(1, 0).shape == (16, 16)
+
+
+def test_links_against_uniform_attention_of_a_sequence_in_steps():
+    model, ids = gpt(), tokens(16, batch=1)
+    with observe(model) as whole, torch.no_grad():
+        model(ids)
+    retained = whole.layers[0].retained
+    assert retained is not None
+    (call,) = retained.calls()
+    first = call.key[:, :, :9]
+    prompt = replace(call, query=call.query[:, :, :9], key=first, value=first, frame=Frame.of(9))
+    step = replace(call, query=call.query[:, :, 9:], frame=Frame.of(7, 16))
+    steps = RetainedCalls.of(prompt).and_then(step)
+    for head in range(4):
+        links, expected = (each.relative_links(0, head, 12) for each in (steps, retained))
+        assert [link[2:] for link in links] == [link[2:] for link in expected]
+        assert sum((link[:2] for link in links), ()) == pytest.approx(sum((link[:2] for link in expected), ()))
 
 
 def test_a_new_sequence_frees_the_memory_of_the_last():
@@ -161,6 +187,8 @@ def test_wrong_layers_heads_and_items_are_refused():
         seen.sinks(3)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="k: expected an integer of at least 1"):
         seen.links(k=0)
+    with pytest.raises(BadArgument, match="against: expected 'uniform'"):
+        seen.links(against="nothing")  # type: ignore[arg-type]
     assert seen.received(1, 2).shape == (17,)
     assert torch.equal(seen.received(1, -1), seen.received(1, 2))
 

@@ -13,8 +13,9 @@ the parts.
 
 from rearview.attention.stats.links import Links
 from rearview.attention.stats.measurement import statistics, statistics_of
+from rearview.attention.stats.relative import relative_links
 from rearview.attention.stats.result import Statistics
 from rearview.attention.stats.sums import FIRST
 from rearview.attention.stats.tile import tile_of, weights_tile
 
-__all__ = ["FIRST", "Links", "Statistics", "statistics", "statistics_of", "tile_of", "weights_tile"]
+__all__ = ["FIRST", "Links", "Statistics", "relative_links", "statistics", "statistics_of", "tile_of", "weights_tile"]

@@ -1,7 +1,7 @@
 """What was observed of one attention layer, and a link between two of its positions.
 
 >>> Link(layer=0, head=1, query=5, key=0, weight=0.75)
-Link(layer=0, head=1, query=5, key=0, weight=0.75)
+Link(layer=0, head=1, query=5, key=0, weight=0.75, times=None)
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Link:
     query: int
     key: int
     weight: float
+    times: float | None = None
+    """How many times the weight is what uniform attention would give; None where that was not asked for."""
 
 
 @dataclass(frozen=True, eq=False)

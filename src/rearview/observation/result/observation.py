@@ -273,16 +273,32 @@ class Observation(Display):
         return self._retained(found, "exact weights").tile(rows, _range(cols, "cols", found.keys), item, row)
 
     def links(
-        self, layer: LayerKey | None = None, head: int | None = None, *, item: int = 0, k: int = 20
+        self,
+        layer: LayerKey | None = None,
+        head: int | None = None,
+        *,
+        item: int = 0,
+        k: int = 20,
+        against: Literal["uniform"] | None = None,
     ) -> list[Link]:
-        """The `k` strongest links between two positions, strongest first, out of those that `observe(links=)` kept."""
+        """The `k` strongest links between two positions, strongest first, out of those that `observe(links=)` kept.
+
+        The largest weights favour queries that hear few keys: the first of a causal sequence. `against="uniform"`
+        ranks every pair by its weight x the number of keys that the query hears, which is `times` of a link: 1 means
+        no preference. The weights are computed again from the queries and keys that were kept, so all pairs take part.
+        """
+        _check_against(against)
         k = whole_number(k, "k", at_least=1)
         found: list[Link] = []
         for each in self._chosen(layer):
             self._check_item(each, item)
             for row in range(len(each.heads)) if head is None else [each.row_of(head)]:
-                found += each.links(row, item)
-        return sorted(found, key=lambda link: (-link.weight, link.layer, link.head, link.query, link.key))[:k]
+                if against is None:
+                    found += each.links(row, item)
+                    continue
+                again = self._retained(each, "links against uniform attention").relative_links(item, row, k)
+                found += [Link(each.index, each.heads[row], q, key, w, times) for times, w, q, key in again]
+        return sorted(found, key=_rank)[:k]
 
     def diff(self, other: Observation, *, item: int = 0) -> ObservationDiff:
         """What changed from this run to another over the same tokens: with another model, mask or kernel."""
@@ -371,6 +387,11 @@ class Observation(Display):
             advice = "Observe again with keep=True, or with fewer layers= or heads=; a saved file does not hold them."
             raise Unsupported(f"{what} of {layer.name} cannot be computed", [why], advice=advice)
         return layer.retained
+
+
+def _rank(link: Link) -> tuple[float, ...]:
+    measure = link.weight if link.times is None else link.times
+    return -measure, link.layer, link.head, link.query, link.key
 
 
 def _check_against(against: object) -> None:

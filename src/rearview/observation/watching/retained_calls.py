@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rearview.attention.call import Call
 from rearview.attention.call_slices import one_head
-from rearview.attention.stats import Statistics, statistics_of, tile_of
+from rearview.attention.stats import Statistics, relative_links, statistics_of, tile_of
 
 # The bytes that keep="auto" allows for queries and keys, all layers together.
 AUTO_BYTES = 256 * 2**20
@@ -87,6 +87,19 @@ class RetainedCalls:
             joined = extended(joined, call, map_size=map_size, links=links)
         assert joined is not None
         return joined
+
+    def relative_links(self, item: int, row: int, count: int) -> list[tuple[float, float, int, int]]:
+        """The links of one batch item and head that are the largest multiple of an equal share, largest first.
+
+        Each is (multiple, weight, query, key).
+        """
+        found: list[tuple[float, float, int, int]] = []
+        for call in self.calls(item, row):
+            links, times = relative_links(call, count)
+            columns = (times, links.weight, links.query, links.key)
+            found += zip(*(column[0, 0].tolist() for column in columns), strict=True)
+        heard = [link for link in found if link[1] > 0]
+        return sorted(heard, key=lambda link: (-link[0], *link[2:]))[:count]
 
     def calls(self, item: int | None = None, row: int | None = None) -> Iterator[Call]:
         """Each call with all the keys that it had; for one batch item and head, if given."""
