@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,35 @@ def test_a_checkpoint_that_one_process_cannot_write_is_absent(config: RunConfig,
     assert [path.name for path in checkpoints(out)] == ["step-000000"]
     assert sorted(path.name for path in out.iterdir()) == ["metrics.jsonl", "step-000000"]
     worlds.run(resume, 2, str(out), {})
+
+
+def train_late(world: World, config: RunConfig, out: str) -> None:
+    """Rank 1 goes on from each exchange of checksums only when rank 0 has put the checkpoint in place."""
+    original = world.gather
+    places = iter([Path(out, name) for name in ("step-000000", "step-000003")])
+
+    def gather(data: bytes) -> list[bytes]:
+        found = original(data)
+        if len(data) == together.SIZE + together.DIGEST:
+            place, deadline = next(places), time.monotonic() + 60
+            while not place.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return found
+
+    if world.rank == 1:
+        world.gather = gather
+    train(world, config, out)
+    assert world.is_first or next(places, None) is None
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+def test_a_process_that_is_late_does_not_look_for_shards_that_were_moved(
+    shard: bool, config: RunConfig, tmp_path: Path, worlds: Worlds
+):
+    """Rank 0 renames the folder of the checkpoint as soon as it has all checksums."""
+    out = tmp_path / "out"
+    worlds.run(train_late, 2, replace(config, shard=shard, steps=3), str(out))
+    assert [path.name for path in checkpoints(out)] == ["step-000000", "step-000003"]
 
 
 def deleted(world: World, config: RunConfig, out: str) -> str:

@@ -81,15 +81,18 @@ def _write(
 
 
 def _files(world: World, folder: Path, step: int) -> dict[str, tuple[int, str]]:
-    """The size and checksum of every shard; each process reads the one that it wrote."""
+    """In rank 0, the size and checksum of every shard; each process reads the one that it wrote."""
     own = bytes(SIZE + DIGEST)
     with world.together(), refusals_named(folder.parent.parent, step):
         path = shards.shard_of(folder, world.rank)
         if path is not None:
             sync(path)
             own = path.stat().st_size.to_bytes(SIZE, "big") + bytes.fromhex(checksum_of(path))
-    found: dict[str, tuple[int, str]] = {}
-    for rank, data in enumerate(world.gather(own)):
+    answers, found = world.gather(own), dict[str, tuple[int, str]]()
+    if not world.is_first:
+        # Rank 0 may have moved the folder already: another process must not look into it any more.
+        return found
+    for rank, data in enumerate(answers):
         if size := int.from_bytes(data[:SIZE], "big"):
             path = shards.shard_of(folder, rank)
             assert path is not None
