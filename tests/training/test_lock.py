@@ -68,6 +68,24 @@ def test_the_lock_ends_with_a_process_that_is_killed(holder: subprocess.Popen[st
     assert not (tmp_path / NAME).exists()
 
 
+def test_processes_that_look_at_once_do_not_refuse_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The ranks of a resumed run do, where a killed one has left its file."""
+    assert lock.fcntl is not None
+    (tmp_path / NAME).touch()
+    whole = lock.fcntl.flock
+    calls = []
+
+    def look_meanwhile(file: FileIO, how: int) -> None:
+        whole(file, how)
+        calls.append(how)
+        if len(calls) == 1:
+            check_unlocked(tmp_path)
+
+    monkeypatch.setattr(lock.fcntl, "flock", look_meanwhile)
+    check_unlocked(tmp_path)
+    assert len(calls) == 2
+
+
 def test_a_run_is_not_resumed_while_it_trains(tmp_path: Path):
     running = small_run(tmp_path)
     until_saved(running, step=4)

@@ -77,7 +77,8 @@ def _locked(path: Path, *, create: bool = True) -> FileIO:
             got = f"{error.strerror} ({path.parent})"
             raise BadArgument("out", expected="a folder that can be written to", got=got) from error
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Several processes may look at once, and must not take each other for one that writes.
+            fcntl.flock(file, (fcntl.LOCK_EX if create else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = harmless(file.read(200).decode(errors="replace")) or "another process"
             file.close()
