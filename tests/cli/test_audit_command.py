@@ -223,7 +223,9 @@ def test_a_full_disk_is_no_leak(models: str, tmp_path: Path):
     with open("/dev/full", "w") as full:
         done = subprocess.run(start, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 2
-    assert done.stderr == "rearview: No space left on device. The report was not written.\n"
+    assert done.stderr == (
+        "rearview: the standard output cannot be written: No space left on device. What was printed is incomplete.\n"
+    )
 
 
 def test_a_file_is_not_a_module(rearview, models: str):

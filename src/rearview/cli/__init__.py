@@ -14,12 +14,12 @@ causal()  ·  2 queries x 2 keys  ·  75.0 % visible
 0
 """
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from rearview.cli.output import OutputRefused, ReaderGone, name_refusals
 from rearview.errors import MissingExtra, RearviewError
 
 # What a shell reports for a command that was interrupted, or whose reader went away.
@@ -30,6 +30,7 @@ def main() -> NoReturn:
     """The `rearview` command."""
     # torch says so when it is imported; what needs numpy names it in an error.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    name_refusals()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -50,12 +51,10 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 0 if done.code is None else 2
     except RearviewError as error:
-        # In one piece: several processes may write at once.
-        sys.stderr.write(f"rearview: {error}\n")
-        code = 2
+        code = _refused(error)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:
+    except ReaderGone:
         code = READER_GONE
     else:
         code = 0
@@ -72,11 +71,18 @@ def _missing_extra() -> MissingExtra | None:
     return None
 
 
+def _refused(error: RearviewError) -> int:
+    # In one piece: several processes may write at once.
+    sys.stderr.write(f"rearview: {error}\n")
+    return 2
+
+
 def _flushed(code: int) -> int:
-    # Flush what is still buffered here: a reader that left early (| head) must not cause a traceback at exit.
+    # Here, because what is still buffered can no longer be reported when the interpreter ends.
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ReaderGone:
         return READER_GONE
+    except OutputRefused as error:
+        return _refused(error)
     return code

@@ -149,11 +149,10 @@ def _without_traceback() -> Iterator[None]:
     """End in one message and the exit code 2, whatever goes wrong: 1 is the code for a leak."""
     try:
         yield
-    except (RearviewError, BrokenPipeError):
+    except RearviewError:
         raise
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        _discard_output()
         raise AuditStopped(f"{error.strerror or error}{where}. The report was not written.") from error
     except SystemExit as error:
         # Its code would be taken for a verdict, and 0 for a pass.
@@ -165,14 +164,6 @@ def _without_traceback() -> Iterator[None]:
         raise AuditStopped(
             f"the audit stopped with {type(error).__name__}: {text} ({at.filename}:{at.lineno})"
         ) from error
-
-
-def _discard_output() -> None:
-    """Drop output that could not be written, so that Python does not try again at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -10,9 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import typer
 
-from rearview.cli import READER_GONE
 from rearview.cli.commands import option_name
 from rearview.cli.streaming import Streamed
 from rearview.cli.terminal import note
@@ -103,9 +101,6 @@ def run_generate(
     except KeyboardInterrupt:
         paper.end_line()
         raise
-    except BrokenPipeError:
-        # Typer would report an error; `run` notices by itself that the reader has gone, as for every command.
-        raise typer.Exit(READER_GONE) from None
     _say_what_happened(model, stream.completions)
     if seed is None and is_random:
         note(f"to generate the same text again: --seed {chosen}")
