@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from rearview.errors import BadArgument, RearviewError
+from rearview.errors import BadArgument, BadFile, RearviewError
 from rearview.models.checkpoint import load as load_model
 from rearview.training import Finished, Run, RunConfig, checkpoints, newest, read_checkpoint, read_metrics
-from rearview.training.checkpoint import together
+from rearview.training.checkpoint import shards, together
 from rearview.training.data import TextData
 from rearview.training.factory import new_tokenizer
 from rearview.training.processes.replication import whole
@@ -256,6 +256,35 @@ def test_a_process_that_is_late_does_not_look_for_shards_that_were_moved(
     out = tmp_path / "out"
     worlds.run(train_late, 2, replace(config, shard=shard, steps=3), str(out))
     assert [path.name for path in checkpoints(out)] == ["step-000000", "step-000003"]
+
+
+def resume_unreadable(world: World, out: str) -> str:
+    """The disk of one process fails after the checksums were compared."""
+    run = Run.resume(out, world=world)
+    original = shards.read_shards
+
+    def refuse(folder: Path, state: object) -> None:
+        raise BadFile(folder, "cannot be read")
+
+    if world.rank == 1:
+        shards.read_shards = refuse
+    try:
+        next(iter(run.train()))
+    except RearviewError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        shards.read_shards = original
+    return "nothing was raised"
+
+
+def test_a_checkpoint_that_one_process_cannot_read(config: RunConfig, tmp_path: Path, worlds: Worlds):
+    out = tmp_path / "out"
+    worlds.run(train, 2, replace(config, steps=3), str(out))
+    # The others do not report a lost connection in place of the reason.
+    assert worlds.run(resume_unreadable, 2, str(out)) == [
+        "RankFailed: ",
+        f"RankFailed: rank 1: {newest(out)}/state: cannot be read",
+    ]
 
 
 def deleted(world: World, config: RunConfig, out: str) -> str:

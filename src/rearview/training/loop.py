@@ -17,6 +17,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,8 @@ def events_of(trainer: Trainer, folder: RunFolder | None, stop: Callable[[], boo
     if folder.checkpoint is not None:
         # In one process the weights are in place; of several processes each reads its part of them.
         weights = None if trainer.world is None else dict(trainer.model.named_parameters())
-        folder.checkpoint.restore(trainer.optimizer, weights)
+        with nullcontext() if trainer.world is None else trainer.world.together():
+            folder.checkpoint.restore(trainer.optimizer, weights)
     with folder.refusals_named(), folder:
         for event in _events(trainer, folder, stop):
             folder.write(event)
