@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -343,6 +344,27 @@ def test_a_killed_process_ends_the_others_and_the_run_goes_on(rearview, text: Pa
     done = rearview("train", "--resume", str(out), "--steps", str(step + 2))
     assert (done.code, done.err) == (0, "")
     assert [record["step"] for record in read_metrics(out) if "loss" in record] == list(range(1, step + 3))
+
+
+def launched(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """`launch` two processes that run this code."""
+    (tmp_path / "ranks.py").write_text(code)
+    launching = "import sys\nfrom rearview.training.processes.launcher import launch\n"
+    launching += "try: sys.exit(launch('ranks', [], processes=2))\nexcept Exception as error: sys.exit(repr(error))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", launching]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def test_a_traceback_of_a_process_is_named(tmp_path: Path):
+    """The others say only that they have lost it, and they may say so last."""
+    done = launched(tmp_path, "import os, time\nif os.environ['RANK'] == '1': 1 / 0\ntime.sleep(100)")
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"RankFailed\('rank 1 \(process \d+\) ended with the traceback above, so the others were stopped\.'\)", last
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent")

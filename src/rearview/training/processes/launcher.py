@@ -20,6 +20,8 @@ from rearview.training.processes.world import LAUNCHER, STORE, RankFailed
 
 # After a signal, or after one process has ended, the others have this many seconds before they are killed.
 GRACE = 60
+# The exit code of a Python process that an error has ended which nobody caught.
+TRACEBACK = 1
 
 
 def launch(module: str, arguments: Sequence[str], *, processes: int, threads: int | None = None) -> int:
@@ -58,6 +60,9 @@ def launch(module: str, arguments: Sequence[str], *, processes: int, threads: in
                     raise RankFailed(
                         f"rank {rank} (process {failure.pid}) was ended by {name}, so the others were stopped."
                     ) from error
+                if failure.exitcode == TRACEBACK:
+                    which = f"rank {rank} (process {failure.pid})"
+                    raise RankFailed(f"{which} ended with the traceback above, so the others were stopped.") from error
                 # The process has said why.
                 return failure.exitcode
             except SignalException as stopped:
