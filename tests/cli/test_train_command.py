@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 from typer.main import get_command
 
 from rearview.cli.train import app
@@ -364,6 +365,16 @@ def test_a_traceback_of_a_process_is_named(tmp_path: Path):
     last = done.stderr.splitlines()[-1]
     assert re.fullmatch(
         r"RankFailed\('rank 1 \(process \d+\) ended with the traceback above, so the others were stopped\.'\)", last
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_said_once(process, text: Path, out: Path):
+    done = process("train", "--text", str(text), "--out", str(out), *QUICK, "--processes", "2", "--device", "cuda")
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        "rearview: device: expected one GPU per process of a machine, got 0 for 2 processes. Start fewer processes, or "
+        "give --device cpu.\n"
     )
 
 

@@ -163,5 +163,6 @@ def train(
     given = given_options(ctx) - {"processes"}
     if processes is not None:
         arguments = words_of({name: ctx.params[name] for name in ctx.params if name in given})
-        raise typer.Exit(start_processes(processes, arguments, folder=out if resume is None else resume))
+        folder = out if resume is None else resume
+        raise typer.Exit(start_processes(processes, arguments, device=device, folder=folder))
     raise typer.Exit(run_training(settings, given, out=out, resume=resume))

@@ -16,7 +16,14 @@ from rearview.drawing.cells import counted
 from rearview.errors import BadArgument, MissingExtra, RearviewError
 from rearview.training import Event, Finished, Run, RunConfig, Stopped, checkpoints, newest
 from rearview.training.processes.launcher import launch
-from rearview.training.processes.world import RankFailed, World, failures_named, is_one_of_several, launcher_is_gone
+from rearview.training.processes.world import (
+    RankFailed,
+    World,
+    check_devices,
+    failures_named,
+    is_one_of_several,
+    launcher_is_gone,
+)
 
 SAVING = "Finishing the step and saving"
 EXAMPLES = {"gpt": "The ", "bert": "the <mask>", "t5": "the <extra_id_0>"}
@@ -35,8 +42,10 @@ def run_training(settings: Mapping[str, object], given: set[str], *, out: Path, 
     return _ended(run, last, interrupt)
 
 
-def start_processes(processes: int, arguments: Sequence[str], *, folder: Path) -> int:
+def start_processes(processes: int, arguments: Sequence[str], *, device: str, folder: Path) -> int:
     """Start `rearview train` with these arguments in several processes on this machine; the exit code."""
+    # Here too, so that it is said once.
+    check_devices(device, processes)
     try:
         return launch("rearview", ["train", *arguments], processes=processes)
     except RankFailed as failed:

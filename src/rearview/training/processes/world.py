@@ -222,8 +222,8 @@ def _is_lost_connection(error: RuntimeError) -> bool:
     return any(word in text for word in words)
 
 
-def _own_device(name: str) -> torch.device:
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+def check_devices(name: str, processes: int) -> torch.device:
+    """The kind of device that so many processes of this machine take; refused if one of them would have none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -233,8 +233,14 @@ def _own_device(name: str) -> torch.device:
     if kind.index is not None:
         advice = "Each process takes the GPU with its own number."
         raise BadArgument("device", expected="auto, cpu or cuda with several processes", got=repr(name), advice=advice)
-    if kind.type == "cuda" and local >= torch.cuda.device_count():
-        got = f"{torch.cuda.device_count()} for {os.environ.get('LOCAL_WORLD_SIZE', local + 1)} processes"
+    if kind.type == "cuda" and processes > (count := torch.cuda.device_count()):
         advice = "Start fewer processes, or give --device cpu."
+        got = f"{count} for {processes} processes"
         raise BadArgument("device", expected="one GPU per process of a machine", got=got, advice=advice)
+    return kind
+
+
+def _own_device(name: str) -> torch.device:
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    kind = check_devices(name, int(os.environ.get("LOCAL_WORLD_SIZE", local + 1)))
     return torch.device("cuda", local) if kind.type == "cuda" else kind
