@@ -18,6 +18,7 @@ from typer.main import get_command
 from rearview.cli.train import app
 from rearview.cli.train_run import config_of
 from rearview.training import Run, RunConfig, checkpoints, model_folder, read_metrics
+from rearview.training.processes.world import LAUNCHER, STORE
 
 TEXT = "".join(f"Line {n} of a text that is about nothing in particular.\n" for n in range(80))
 SMALL = ("--context", "16", "--layers", "1", "--heads", "2", "--width", "16", "--batch", "4")
@@ -366,6 +367,22 @@ def test_a_traceback_of_a_process_is_named(tmp_path: Path):
     assert re.fullmatch(
         r"RankFailed\('rank 1 \(process \d+\) ended with the traceback above, so the others were stopped\.'\)", last
     )
+
+
+def test_a_process_does_not_wait_for_others_that_nobody_starts(text: Path, out: Path, tmp_path: Path):
+    """The command that started it was killed before it started the next."""
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    alone |= {STORE: str(tmp_path / "store"), LAUNCHER: "-1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rearview", "train", "--text", str(text), "--out", str(out)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **alone, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
+    message = "rearview: rank 0 stops before the first step: the command that started it has ended.\n"
+    assert (done.returncode, done.stderr) == (2, message)
+    assert not out.exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

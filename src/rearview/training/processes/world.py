@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -61,6 +62,8 @@ class World:
         store = os.environ.get(STORE)
         if own.type == "cuda":
             torch.cuda.set_device(own)
+        if store is not None:
+            _await_others(store, rank, size)
         with failures_named(rank, "before the first step"):
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo",
@@ -244,3 +247,13 @@ def _own_device(name: str) -> torch.device:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     kind = check_devices(name, int(os.environ.get("LOCAL_WORLD_SIZE", local + 1)))
     return torch.device("cuda", local) if kind.type == "cuda" else kind
+
+
+def _await_others(store: str, rank: int, size: int) -> None:
+    """Wait for the other processes of this machine, which may never come if the command that starts them is killed."""
+    Path(f"{store}.{rank}").touch()
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while not all(Path(f"{store}.{other}").exists() for other in range(size)) and time.monotonic() < deadline:
+        if launcher_is_gone():
+            raise RankFailed(f"rank {rank} stops before the first step: the command that started it has ended.")
+        time.sleep(0.05)
