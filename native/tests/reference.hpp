@@ -2,6 +2,7 @@
 #ifndef REARVIEW_REFERENCE_HPP
 #define REARVIEW_REFERENCE_HPP
 
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -13,15 +14,22 @@ namespace reference {
 using Keep = std::function<bool(int64_t, int64_t, int64_t, int64_t)>;
 
 // Contiguous numbers, and for each the size of the terms that it sums: its rounding error is a small multiple of that
-// size times the resolution of the dtype.
+// size times the resolution of the dtype. Sums are compensated (Kahan's): a plain sum of tens of thousands of terms would
+// be less exact than a kernel in float64, which sums in parts.
 struct Numbers {
     std::vector<double> value, size;
 
-    explicit Numbers(int64_t count = 0) : value(size_t(count), 0), size(size_t(count), 0) {}
+    explicit Numbers(int64_t count = 0) : value(size_t(count), 0), size(size_t(count), 0), lost(size_t(count), 0) {}
     void add(int64_t index, double term, double its_size) {
-        value[size_t(index)] += term;
-        size[size_t(index)] += its_size;
+        const size_t i = size_t(index);
+        const double exact = term - lost[i], sum = value[i] + exact;
+        lost[i] = std::isfinite(sum) ? (sum - value[i]) - exact : 0;
+        value[i] = sum;
+        size[i] += its_size;
     }
+
+  private:
+    std::vector<double> lost; // what the last sum has too much
 };
 
 struct Output {

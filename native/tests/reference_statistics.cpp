@@ -8,7 +8,6 @@ namespace reference {
 
 namespace {
 
-
 int64_t bin_of_distance(int64_t distance, int64_t bins) {
     if (distance < 0) return 0;
     int64_t bin = 1;
