@@ -27,14 +27,15 @@ def run_studio(models: Sequence[str], *, text: Path | None, host: str, port: int
                 pass
         folders = [str(folder)]
     with Studio([], folders, text=content, host=host, port=port) as running:
-        if not is_loopback(host):
-            note(
-                f"{host} can be reached from other machines: whoever has the address with its token can use the studio"
-            )
-        print(f"The studio is at {running.url}\nCtrl-C stops it.", flush=True)
-        if not no_browser and not open_page(running.url):
-            note("no browser could be opened; open the address yourself")
         try:
+            if not is_loopback(host):
+                note(
+                    f"{host} can be reached from other machines: whoever has the address with its token can use the "
+                    "studio"
+                )
+            print(f"The studio is at {running.url}\nCtrl-C stops it.", flush=True)
+            if not no_browser and not open_page(running.url):
+                note("no browser could be opened; open the address yourself")
             running.wait()
         except KeyboardInterrupt:
             print("\nStopped.")
