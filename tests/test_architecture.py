@@ -222,6 +222,14 @@ assert not loaded, loaded
     assert "sdpa" in done.stdout
 
 
+def test_packages_need_no_import_of_their_own():
+    """`rearview.masks` works after `import rearview`, also in tools that list the names of a module."""
+    packages = {path.parent.name for path in FILES if path.stem == "__init__" and path.parents[1] == ROOT}
+    assert packages - rearview._PARTS == {"cli", "codec"}, "add the new package to _PARTS"
+    for name in rearview._PARTS:
+        assert inspect.ismodule(getattr(rearview, name))
+
+
 def public() -> list[tuple[str, object]]:
     names = [(f"rearview.{name}", getattr(rearview, name)) for name in rearview.__all__]
     return names + [(f"rearview.masks.exchange.{name}", getattr(exchange, name)) for name in exchange.__all__]

@@ -121,7 +121,7 @@ _MODULES = {
 # Packages that can be used as `rearview.masks` without an import of their own.
 _PARTS = {
     "attention", "auditing", "comparison", "drawing", "errors", "explanation", "files", "generation", "integrations",
-    "intervention", "masks", "models", "observation", "testing", "text", "training", "webapp",
+    "intervention", "masks", "models", "observation", "parallel", "testing", "text", "training", "webapp",
 }  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tests.docs.markdown import ROOT, blocks_of, pages
 FETCHED = {"src", "srcset", "poster", "data"}
 FETCHED_LINKS = {"stylesheet", "icon", "preconnect", "preload", "modulepreload", "prefetch", "dns-prefetch", "manifest"}
 # Packages whose every name is public, besides those that `rearview` itself offers.
-PUBLIC = ["masks.exchange", "integrations.transformers", "parallel"]
+PUBLIC = ["masks.exchange", "integrations.transformers"]
 
 
 class Page(HTMLParser):
