@@ -24,7 +24,7 @@ from bench.noise import Neighbours
 MODULES = {
     **{name: name for name in ("attention", "lowering", "native", "parallel", "scaling", "serving", "trees")},
     **{name: name for name in ("training", "generation", "speculation")},
-    **{name: name for name in ("statistics", "statistics_gpu", "observe", "gpu")},
+    **{name: name for name in ("statistics", "statistics_gpu", "observe", "gpu", "versions")},
     **{name: name for name in ("audit_sweep", "audit_ops", "transformers_sweep", "soak")},
     "decode": "attention",
 }
