@@ -111,6 +111,33 @@ def test_no_module_has_the_name_of_a_public_value(package: Path):
     assert package.name not in functions or package.parent.name == "cli"
 
 
+def families_asked_for(path: Path) -> Iterator[str]:
+    """The families of masks whose class a file asks for: `isinstance(mask, Documents)`."""
+    families = {cls.__name__ for cls in subclasses(masks.Mask)} - {"Paths"}  # `along(paths)` takes only these
+    for node in ast.walk(tree_of(path)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
+            yield from families & {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+        elif isinstance(node, ast.MatchClass) and isinstance(node.cls, ast.Name):
+            yield from families & {node.cls.id}
+
+
+def subclasses(cls: type) -> Iterator[type]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from subclasses(below)
+
+
+def test_a_family_of_masks_owns_its_behaviour():
+    """Nothing outside of masks/ asks for the class of a mask, so a new family is one class."""
+    assert {path.name for path in FILES if part_of(module_of(path)) == "masks" and list(families_asked_for(path))}
+    others = [path for path in FILES if part_of(module_of(path)) != "masks"]
+    assert [(path, name) for path in others for name in families_asked_for(path)] == []
+
+
 def test_imports_of_every_form_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # The check above is meaningful only if it finds imports of every form.
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path / "rearview")

@@ -145,6 +145,15 @@ def test_packing_in_each_convention():
     assert check.numbers["conventions that hold"] == "positions that restart"
 
 
+def test_a_contract_in_which_documents_only_add():
+    """`causal() | documents(...)`, as for images in text, keeps nothing apart, so packing has nothing to fail."""
+    inputs = {"x": tokens(), "position_ids": torch.arange(len(DOCUMENTS)).expand(2, -1)}
+    report = full(BlockAware(leaky=False), inputs, causal() | documents(DOCUMENTS), vocab=12)
+    assert report.check("packed documents").status == "passed"
+    nested = causal() & (causal() & documents(DOCUMENTS) | documents(DOCUMENTS))
+    assert full(BlockAware(leaky=False), inputs, nested, vocab=12).check("packed documents").status == "failed"
+
+
 def test_skipped_checks_say_why():
     report = full(LM(Causal()), tokens())
     skipped = {check.name: check.why for check in report.checks if check.status == "skipped"}

@@ -21,7 +21,6 @@ from rearview.errors import BadArgument
 from rearview.masks import Mask
 from rearview.masks.data import described
 from rearview.masks.frame import Frame
-from rearview.masks.packing import Padding, RealKeys
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class Contract:
         frame, cpu = Frame.of(time, time, None), torch.device("cpu")
         forbidden = ~mask.visible_in(frame, cpu)[:, 0].expand(batch, time, time)
         for part in mask.walk():
-            if isinstance(part, (Padding, RealKeys)):
+            if part.is_padding:
                 # The output at a padded position is not used.
                 forbidden = forbidden & part.visible_in(frame, cpu)[:, 0, :1].transpose(1, 2)
         return cls(mask, forbidden)

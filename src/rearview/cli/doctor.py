@@ -9,7 +9,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(cls=Command)
 def doctor(
-    as_json: bool = typer.Option(False, "--json", help="Print it as JSON, for programs and reports of bugs."),
+    as_json: bool = typer.Option(False, "--json", help="Print it as JSON, for programs and bug reports."),
 ) -> None:
     """Show what works on this machine, what is missing, and how to get it."""
     from rearview.cli.bare import print_findings

@@ -39,7 +39,11 @@ KeysOption = Annotated[
 ]
 LengthOption = Annotated[
     int | None,
-    typer.Option("--length", "-n", help=f"Number of positions, without tokens. By default {DEFAULT_LENGTH}."),
+    typer.Option(
+        "--length",
+        "-n",
+        help=f"Number of positions, if no tokens are given. By default that of the mask's data, or {DEFAULT_LENGTH}.",
+    ),
 ]
 StartOption = Annotated[
     int | None,

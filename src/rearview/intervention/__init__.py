@@ -1,4 +1,4 @@
-"""Interventions: run a model with other masks in some of its layers and heads, and measure what that changes."""
+"""Interventions: `masked` runs a model with other masks in some of its layers and heads."""
 
 from rearview.intervention.mask_override import masked
 

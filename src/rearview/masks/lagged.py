@@ -28,6 +28,8 @@ from rearview.masks.spans import Spans
 class Lagged(Wrapped):
     """`by`: int64 [batch]; `furthest` is its maximum."""
 
+    is_lagged = True
+
     by: Tensor
     furthest: int
 

@@ -65,7 +65,7 @@ def family(word: str = "") -> Callable[[Family], Family]:
 
 
 class Mask:
-    """A small immutable value. Compose with `&`, `|` and `~`; the methods below say what it means.
+    """Which keys each query may hear: an immutable value without a size. Combine masks with `&`, `|` and `~`.
 
     A family overrides `visible`, and `_spans` if it has ranges; the rest only where the default is wrong. Nested masks,
     `to` and the encoding for compiled graphs follow from its fields.
@@ -81,6 +81,12 @@ class Mask:
     is_causal: ClassVar[bool] = False
     is_arithmetic: ClassVar[bool] = False
     """Whether the rule itself reads nothing but positions. Nested masks answer for themselves."""
+    is_padding: ClassVar[bool] = False
+    """Whether it marks the real keys. What a model computes at the other positions is not used."""
+    is_branching: ClassVar[bool] = False
+    """Whether its positions may be alternatives, and not one sequence."""
+    is_lagged: ClassVar[bool] = False
+    """Whether the items of a batch are at positions of their own."""
 
     # What a family answers.
 
@@ -116,6 +122,11 @@ class Mask:
     def own_length(self) -> int | None:
         """The sequence length that the mask's own data describe, or None when it has no such data."""
         return min([known for part in self._parts() if (known := part.own_length)], default=None)
+
+    @property
+    def document_ids(self) -> Tensor | None:
+        """The ids [T] or [batch, T] of packed documents; None for any other mask. `walk` finds nested ones."""
+        return None
 
     def visible(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """The rule itself on broadcastable index tensors: bool, of any shape that broadcasts to theirs.

@@ -33,6 +33,10 @@ class Documents(Paths):
         return self.data
 
     @property
+    def document_ids(self) -> Tensor:
+        return self.data
+
+    @property
     def _runs(self) -> DocumentRuns:
         return self._derive("runs", lambda: DocumentRuns.of(self.ids.view(-1, self.ids.shape[-1])))
 
@@ -71,6 +75,8 @@ class Documents(Paths):
 class Padding(FirstKeys):
     """Padding on the right: item b has `lengths[b]` real keys."""
 
+    is_padding = True
+
     @property
     def own_length(self) -> int | None:
         return int(self.lengths.max())
@@ -82,6 +88,8 @@ class Padding(FirstKeys):
 @family("real")
 class RealKeys(Mask):
     """Padding on either side: `real` is bool [batch, T], True = a real key."""
+
+    is_padding = True
 
     real: Tensor
 

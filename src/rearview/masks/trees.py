@@ -30,6 +30,7 @@ from rearview.masks.tree_walk import TreeWalk
 
 @family("tree")
 class Tree(Paths):
+    is_branching = True
     argument, entry = "tree(parents)", "parent"
 
     @property

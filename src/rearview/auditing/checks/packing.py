@@ -23,7 +23,6 @@ from rearview.auditing.evidence.probe import difference
 from rearview.auditing.evidence.rounding import brief, output_dtype
 from rearview.auditing.model.subject import Subject
 from rearview.auditing.reporting.report import Check
-from rearview.masks.packing import Documents
 
 NAME = "packed documents"
 
@@ -72,10 +71,14 @@ def _ids(context: AuditContext) -> Tensor:
 
 
 def _documents(context: AuditContext) -> Tensor | None:
-    """int64 [time]: the documents of the contract; None where it has none."""
-    for part in (context.contract.mask, *getattr(context.contract.mask, "parts", ())):
-        if isinstance(part, Documents):
-            return (part.ids if part.ids.ndim == 1 else part.ids[0])[: context.subject.time]
+    """int64 [time]: the documents that the contract keeps apart; None where it has none."""
+    forbidden = context.contract.forbidden[0]
+    for part in context.contract.mask.walk():
+        if part.document_ids is not None:
+            ids = part.document_ids.cpu().view(-1, part.document_ids.shape[-1])[0, : context.subject.time]
+            # In `causal() | documents(images)` the same family lets positions hear more, and keeps nothing apart.
+            if bool(forbidden[ids.unsqueeze(-1) != ids].all()):
+                return ids
     return None
 
 

@@ -20,7 +20,6 @@ from rearview.attention.layer_call import LayerCall
 from rearview.attention.mask_edits import edited, edits_of
 from rearview.errors import Unsupported
 from rearview.masks import Mask, causal
-from rearview.masks.lagged import Lagged
 from rearview.models import BERT
 from rearview.models.attention import CrossAttention, SelfAttention
 from rearview.observation.watching.attention_layer import AttentionLayer
@@ -112,7 +111,7 @@ def _reporter(layer: AttentionLayer, see: Callable[[LayerCall], None]) -> Callab
 
 
 def _check_positions(mask: Mask, what: str) -> None:
-    if any(isinstance(part, Lagged) for part in mask.walk()):
+    if any(part.is_lagged for part in mask.walk()):
         raise Unsupported(
             f"Prompts of unequal length cannot be {what} together",
             ["their positions in the cache differ, and so do their masks"],

@@ -12,7 +12,6 @@ from rearview.attention.call import Call
 from rearview.attention.call_slices import on_device, until
 from rearview.attention.stats import Links, Statistics
 from rearview.errors import BadArgument, Unsupported
-from rearview.masks.trees import Tree
 from rearview.observation.result.layer import Layer
 from rearview.observation.result.observation import Observation
 from rearview.observation.watching.retained_calls import AUTO_BYTES, RetainedCalls, cost, extended
@@ -77,7 +76,7 @@ class Recorder:
 
     def record(self, call: Call) -> None:
         """Record one call. This changes nothing that the model computes, and draws no random numbers."""
-        if call.frame.q_start > 0 and any(isinstance(part, Tree) for part in call.mask.walk()):
+        if call.frame.q_start > 0 and any(part.is_branching for part in call.mask.walk()):
             raise Unsupported(
                 "The tree of a draft cannot be watched",
                 ["its nodes are alternatives, which are not positions of one sequence"],
