@@ -1,4 +1,4 @@
-"""Runs, comparisons, reports, texts and mask expressions that nobody trusts; see test_hostile_files.py.
+"""Runs, comparisons, reports, texts and mask expressions that are not trusted; see test_hostile_files.py.
 
 A checkpoint has checksums, which an attacker makes fit again: the files of a run are mutated both ways.
 """

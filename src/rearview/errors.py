@@ -28,7 +28,7 @@ LONGEST_TEXT = 4000
 class RearviewError(Exception):
     """The base class of all errors of Rearview.
 
-    Its text may quote a file that nobody trusts, so control characters other than newlines are written out, since a
+    Its text may quote a file that is not trusted, so control characters other than newlines are written out, since a
     terminal would obey them, and a text of more than 4,000 characters is cut in the middle.
 
     >>> print(RearviewError("its activation is \x1b[2Jgelu"))

@@ -86,7 +86,9 @@ def test_a_family_without_a_word_is_refused(mask: Mask):
     assert not can_encode(causal() & ~mask)
     with pytest.raises(Unsupported) as caught:
         encode(causal() & mask)
-    assert str(caught.value).startswith(f"{mask!r} as an operator's argument:\n  - its family has no word for it")
+    assert str(caught.value).startswith(
+        f"{mask!r} as an operator's argument:\n  - its family has no encoding for compiled graphs"
+    )
 
 
 @families

@@ -53,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"mask": causal() & window(3)},
     "sinks": {"mask": SINKS, "positions": "rotary"},
     "chunks": {"mask": causal() & chunks(5)},
-    "one mask a layer": {"mask": (causal() & window(2), causal())},
+    "one mask per layer": {"mask": (causal() & window(2), causal())},
 }
 
 

@@ -17,7 +17,7 @@ class OutputRefused(RearviewError):
 
 
 class ReaderGone(BaseException):
-    """The reader of the standard output has left (`| head`). Like an interrupt, it ends the command without a word."""
+    """The reader of the standard output has left (`| head`). Like an interrupt, it ends the command silently."""
 
 
 class _Output(io.FileIO):

@@ -35,7 +35,7 @@ def encode(mask: Mask) -> tuple[str, list[int], list[Tensor]]:
 
 def _words(mask: Mask, numbers: list[int], tensors: list[Tensor]) -> list[str]:
     if not mask.word:
-        raise Unsupported(f"{mask!r} as an operator's argument", ["its family has no word for it"])
+        raise Unsupported(f"{mask!r} as an operator's argument", ["its family has no encoding for compiled graphs"])
     values, words, letters = mask._flatten(), [], ""
     for value in values:
         if isinstance(value, Mask):

@@ -110,7 +110,7 @@ def grid_window(shape: Sequence[int], size: int | Sequence[int], *, start: int =
     `shape` is [rows, columns], or [frames, rows, columns] and so on; cell by cell, row by row, the grid takes the
     positions from `start` on. Other positions, such as text around an image, hear nothing and are not heard. At the
     edges of the grid the window is cut off; with `inside`, it is moved inside the grid instead, so that every cell
-    hears equally many (neighbourhood attention, NATTEN). An even size reaches one cell further back than ahead.
+    hears equally many cells (neighbourhood attention, NATTEN). An even size reaches one cell further back than ahead.
 
     >>> grid_window([2, 3], 3).spans(6).rows()[0], grid_window([2, 3], [1, 2], inside=True).spans(6).rows()[0]
     ([(0, 2), (3, 5)], [(0, 2)])

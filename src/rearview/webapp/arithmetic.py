@@ -1,4 +1,4 @@
-"""Why: how one weight of one head came about, number by number, with the mask and without it."""
+"""Why: how one weight of one head is computed, number by number, with the mask and without it."""
 
 from __future__ import annotations
 

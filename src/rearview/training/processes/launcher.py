@@ -20,7 +20,7 @@ from rearview.training.processes.world import LAUNCHER, STORE, RankFailed
 
 # After a signal, or after one process has ended, the others have this many seconds before they are killed.
 GRACE = 60
-# The exit code of a Python process that an error has ended which nobody caught.
+# The exit code of a Python process that an uncaught error has ended.
 TRACEBACK = 1
 
 
