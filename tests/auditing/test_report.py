@@ -84,6 +84,13 @@ def test_the_drawing_says_it_all(leaking: Report, clean: Report):
     assert max(map(len, good.splitlines())) <= 100
 
 
+def test_all_checks_are_drawn_in_the_same_columns():
+    checks = tuple(Check(name, "skipped", "not tried") for name in ("padding", "random-token canary"))
+    report = Report(Verdict.HELD, "", "causal()", "GPT", {"batch": 2, "time": 8}, "full", (), checks)
+    rows = [line for line in report.show().splitlines() if line.startswith("  -  ")]
+    assert rows == ["  -       padding              not tried", "  -       random-token canary  not tried"]
+
+
 def test_a_report_has_no_truth_value(leaking: Report):
     with pytest.raises(TypeError, match=r"^a Report has no truth value; use report\.ok$"):
         bool(leaking)

@@ -173,10 +173,10 @@ def test_two_reports_are_compared(rearview, models: str, tmp_path: Path):
     assert rearview("audit", "--diff", "a.json", "bad.json").code == 2
     done = rearview("audit", f"{models}:clean", "--diff", "a.json", "b.json")
     assert done.code == 2
-    assert "TARGET: expected nothing beside --diff, got" in done.err
+    assert "MODULE:FUNCTION|DIR: expected nothing beside --diff, got" in done.err
     done = rearview("audit")
     assert done.code == 2
-    assert "TARGET: expected package.module:function, or a folder, got nothing." in done.err
+    assert "MODULE:FUNCTION|DIR: expected package.module:function, or a folder, got nothing." in done.err
 
 
 @pytest.mark.parametrize("function", ["fails", "strange"])
@@ -231,8 +231,8 @@ def test_a_full_disk_is_no_leak(models: str, tmp_path: Path):
 def test_a_file_is_not_a_module(rearview, models: str):
     done = rearview("audit", f"{models}.py:clean")
     assert done.code == 2
-    expected = f"TARGET: expected package.module:function, got the file {models}.py:clean. Did you mean {models}:clean?"
-    assert done.err == f"rearview: {expected}\n"
+    expected = f"expected package.module:function, got the file {models}.py:clean. Did you mean {models}:clean?"
+    assert done.err == f"rearview: MODULE:FUNCTION|DIR: {expected}\n"
 
 
 def test_a_contract_is_a_mask(rearview, models: str):
@@ -281,10 +281,16 @@ def test_full_is_full(rearview, models: str):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("nothing_here:build", "TARGET: expected a module that can be imported, got nothing_here. Looked in "),
+        (
+            "nothing_here:build",
+            "MODULE:FUNCTION|DIR: expected a module that can be imported, got nothing_here. Looked in ",
+        ),
         ("{models}:cleen", "expected a function of {models}, got 'cleen'. Did you mean clean?"),
-        ("./nowhere", "TARGET: expected package.module:function, or a folder, got ./nowhere, which does not exist."),
-        ("{models}", "TARGET: expected package.module:function, or a folder, got '{models}'."),
+        (
+            "./nowhere",
+            "MODULE:FUNCTION|DIR: expected package.module:function, or a folder, got ./nowhere, which does not exist.",
+        ),
+        ("{models}", "MODULE:FUNCTION|DIR: expected package.module:function, or a folder, got '{models}'."),
         ("{models}.py", "got the file {models}.py"),
     ],
 )

@@ -72,8 +72,8 @@ def test_it_says_how_to_get_what_is_missing(rearview, requirements, monkeypatch:
     monkeypatch.setattr(native.library, "KERNEL", None)
     done = rearview("doctor")
     assert done.code == 0
-    assert "  pictures     needs no-such-package>=3 (pictures and .npz files)\n" in done.out
-    assert "  terminal     needs typer>=1000 (the rearview command)\n" in done.out
+    assert "  pictures      needs no-such-package>=3 (pictures and .npz files)\n" in done.out
+    assert "  terminal      needs typer>=1000 (the rearview command)\n" in done.out
     assert f"  CPU kernel: none: {NEVER_BUILT}\n" in done.out
     assert f"native     not here: {NEVER_BUILT}\n" in done.out
     assert done.out.endswith("  the extras: pip install 'typer>=1000' 'no-such-package>=3'\n")

@@ -53,7 +53,7 @@ def run_audit(
     """Audit the model of a function or a folder; the exit code."""
     if target is None:
         raise BadArgument(
-            "TARGET",
+            "MODULE:FUNCTION|DIR",
             expected="package.module:function, or a folder",
             got="nothing",
             advice="For example mypackage.models:build, or ./checkpoint.",
@@ -77,7 +77,7 @@ def run_audit(
 def run_diff(before: str, after: str, *, target: str | None) -> int:
     """Compare two saved reports; the exit code."""
     if target is not None:
-        raise BadArgument("TARGET", expected="nothing beside --diff", got=repr(target))
+        raise BadArgument("MODULE:FUNCTION|DIR", expected="nothing beside --diff", got=repr(target))
     with _without_traceback():
         found = compare_reports(*map(_read, (before, after)))
         print(found)

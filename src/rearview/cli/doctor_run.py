@@ -137,7 +137,7 @@ def lines(found: Findings) -> Iterator[str]:
     for name, extra in found.extras.items():
         have = ", ".join(f"{package} {number}" for package, number in extra.packages.items())
         state = f"needs {', '.join(extra.missing)}" if extra.missing else have
-        yield f"  {name:<12} {state} ({extra.purpose})"
+        yield f"  {name:<12}  {state} ({extra.purpose})"
     if not found.extras:
         yield "  unknown: this rearview is imported from a folder and was not installed"
     yield ""

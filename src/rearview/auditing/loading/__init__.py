@@ -44,7 +44,9 @@ def load(
     if file.endswith(".py") and name and os.path.isfile(file):
         module = os.path.splitext(os.path.normpath(file))[0].replace(os.sep, ".")
         advice = f"Did you mean {module}:{name}?" if not os.path.isabs(file) and ".." not in file else ""
-        raise BadArgument("TARGET", expected="package.module:function", got=f"the file {target}", advice=advice)
+        raise BadArgument(
+            "MODULE:FUNCTION|DIR", expected="package.module:function", got=f"the file {target}", advice=advice
+        )
     if ":" in target and not os.path.exists(target):
         if config_only:
             raise BadArgument("--config-only", expected="a folder with config.json", got=f"the function {target}")
@@ -56,7 +58,7 @@ def load(
     else:
         got = repr(target)
     advice = "For example mypackage.models:build, or ./checkpoint."
-    raise BadArgument("TARGET", expected="package.module:function, or a folder", got=got, advice=advice)
+    raise BadArgument("MODULE:FUNCTION|DIR", expected="package.module:function, or a folder", got=got, advice=advice)
 
 
 __all__ = ["Loaded", "load"]

@@ -84,7 +84,9 @@ def _with_config(folder: Path) -> Path:
     if runs:
         return runs[-1].parent
     raise BadArgument(
-        "TARGET", expected="a folder with config.json and safetensors", got=f"{folder}, without config.json"
+        "MODULE:FUNCTION|DIR",
+        expected="a folder with config.json and safetensors",
+        got=f"{folder}, without config.json",
     )
 
 

@@ -37,7 +37,7 @@ def load(target: str, *, length: int | None = None, batch: int | None = None, se
     """Import the module, call the function without arguments, and read what it returns."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise BadArgument("TARGET", expected="package.module:function", got=repr(target))
+        raise BadArgument("MODULE:FUNCTION|DIR", expected="package.module:function", got=repr(target))
     build = _found(_imported(module_name), name, target)
     torch.manual_seed(seed)
     return _read(_called(build, target), target, length=length, batch=batch, seed=seed)
@@ -55,7 +55,9 @@ def _imported(name: str) -> ModuleType:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
             advice = f"Looked in {here} and among the installed packages."
-            raise BadArgument("TARGET", expected="a module that can be imported", got=name, advice=advice) from None
+            raise BadArgument(
+                "MODULE:FUNCTION|DIR", expected="a module that can be imported", got=name, advice=advice
+            ) from None
         raise BuildFailed(f"{name} cannot be imported: it needs {missing!r}, which is not installed.") from error
     except Exception as error:
         # The user's module may raise anything.
@@ -69,10 +71,14 @@ def _found(module: ModuleType, name: str, target: str) -> Any:
             known = [each for each in dir(found) if not each.startswith("_") and callable(getattr(found, each, None))]
             close = difflib.get_close_matches(part, known, n=1)
             advice = f"Did you mean {close[0]}?" if close else ""
-            raise BadArgument("TARGET", expected=f"a function of {module.__name__}", got=repr(part), advice=advice)
+            raise BadArgument(
+                "MODULE:FUNCTION|DIR", expected=f"a function of {module.__name__}", got=repr(part), advice=advice
+            )
         found = getattr(found, part)
     if not callable(found):
-        raise BadArgument("TARGET", expected="a function that builds the model", got=f"{target}, {_kind(found)}")
+        raise BadArgument(
+            "MODULE:FUNCTION|DIR", expected="a function that builds the model", got=f"{target}, {_kind(found)}"
+        )
     return found
 
 
@@ -85,7 +91,7 @@ def _called(build: Any, target: str) -> Any:
     except TypeError as error:
         advice = "Write a function without arguments that returns the model."
         raise BadArgument(
-            "TARGET", expected="a function without arguments", got=f"{target}: {error}", advice=advice
+            "MODULE:FUNCTION|DIR", expected="a function without arguments", got=f"{target}: {error}", advice=advice
         ) from None
     except ValueError:
         pass  # A function implemented in C has no signature.

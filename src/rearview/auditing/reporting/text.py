@@ -19,20 +19,23 @@ from rearview.drawing.text import CellRole, Drawing, Grid, Label, Piece, Role
 
 # The rows of the matrix; and the columns beside its cells, which are three wide.
 MOST_ROWS, MARGIN = 32, 18
+# The names of the checks take at least this many columns.
+NARROWEST = 18
 MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "-", "inconclusive": "?"}
 ROLES: dict[str, Role] = {"passed": "heard", "failed": "warning", "skipped": "remark", "inconclusive": "warning"}
 
 
 def draw(report: Report, *, matrix: bool = True, width: int = 100) -> Drawing:
     """See `Report.show`."""
-    return _Page(width).of(report, matrix=matrix)
+    return _Page(width, max([NARROWEST, *(len(check.name) for check in report.checks)])).of(report, matrix=matrix)
 
 
 @dataclass(frozen=True)
 class _Page:
-    """Text of a given width."""
+    """Text of a given width, with a column for the names of the checks."""
 
     width: int
+    names: int
 
     def of(self, report: Report, *, matrix: bool) -> Drawing:
         bad = not report.ok
@@ -128,9 +131,14 @@ class _Page:
         return [*pieces, *grid.pieces(), Piece(f"{legend}\n", "remark")]
 
     def row(self, mark: str, name: str, why: str, role: Role) -> list[Piece]:
-        lines = wrapped(printable(why), self.width - 30)
-        pieces = [Piece(f"  {mark:<8}", role), Piece(f"{name:<18}", "label"), Piece(f"  {lines[0]}\n", "remark")]
-        return pieces + [Piece(f"{'':<30}{line}\n", "remark") for line in lines[1:]]
+        before = 10 + self.names + 2
+        lines = wrapped(printable(why), self.width - before)
+        pieces = [
+            Piece(f"  {mark:<8}", role),
+            Piece(f"{name:<{self.names}}", "label"),
+            Piece(f"  {lines[0]}\n", "remark"),
+        ]
+        return pieces + [Piece(f"{'':<{before}}{line}\n", "remark") for line in lines[1:]]
 
 
 def _section(title: str) -> list[Piece]:
