@@ -285,6 +285,7 @@ TYPED = [
     "rearview.explanation",
     "rearview.generation",
     "rearview.integrations.transformers",
+    "rearview.intervention",
     "rearview.masks",
     "rearview.masks.exchange",
     "rearview.models",
@@ -295,6 +296,8 @@ TYPED = [
     "rearview.text",
     "rearview.training",
     "rearview.training.checkpoint",
+    "rearview.training.objectives",
+    "rearview.webapp",
 ]
 
 

@@ -250,6 +250,15 @@ def test_the_table_of_what_was_measured(kind: str, direction: str, capability: t
     assert gpu_choice.order_for(kind, direction, capability=capability)[0] == first
 
 
+def test_the_table_asks_every_engine_that_leaves_the_choice_to_it():
+    """`hopper` and `flex` never ask for a call themselves, so each row that they can serve must have them."""
+    for capability, rows in gpu_choice.FASTEST.items():
+        for kind, engines in rows.items():
+            assert "flex" in engines
+            assert ("hopper" in engines) == (capability == gpu_choice.HOPPER)
+            assert ("decode" in engines) == (kind in [("decode", "forward"), ("composed", "forward")])
+
+
 KINDS: list[tuple[str, tuple[int, int], Mask, bool]] = [
     ("decode", (1, 4096), causal() & window(100), False),
     ("decode", (16, 4096), causal(), False),

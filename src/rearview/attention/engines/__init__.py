@@ -37,7 +37,10 @@ class Engine(Protocol):
         ...
 
     def reason_to_take(self, call: Call) -> str | None:
-        """Why `engine="auto"` should take it for this call; None where it should ask the next engine."""
+        """Why `engine="auto"` should take it for this call; None where it should ask the next engine.
+
+        On a GPU, `gpu_choice` is asked before the engines are.
+        """
         ...
 
     def reason_not_taken(self, call: Call, taken: str) -> str:

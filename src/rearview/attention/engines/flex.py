@@ -70,8 +70,7 @@ def refusals(call: Call) -> list[str]:
 
 
 def reason_to_take(call: Call) -> str | None:
-    if call.device.type == "cuda" and call.needs_dense_mask:
-        return "on a GPU a compiled block-sparse kernel computes the visible tiles only"
+    # On GPUs `gpu_choice` decides, from what was measured.
     return None
 
 

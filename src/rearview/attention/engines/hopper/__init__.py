@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from rearview.attention.call import Call
-from rearview.attention.engines import sdpa
 from rearview.attention.engines.hopper import kernel, op
 from rearview.attention.engines.hopper.function import HopperAttention
 from rearview.attention.engines.hopper.schedule import BITS_PER_WORD, is_read_as_bits
@@ -36,10 +35,6 @@ where = "Hopper GPUs (sm_90)"
 HALVES = (torch.float16, torch.bfloat16)
 # One bit per pair, for a mask that is not one or two ranges per row.
 MOST_BITS = 4 << 33
-# Below this number of queries, kernels that divide the keys among programs are faster.
-FEW_QUERIES = 16
-# From this number of keys on, it is faster than cuDNN without gradients.
-MANY_KEYS = 4096
 
 # (query, key, value, sinks) -> (out, lse)
 Prepared = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
@@ -74,16 +69,8 @@ def refusals(call: Call) -> list[str]:
 
 
 def reason_to_take(call: Call) -> str | None:
-    """Where it was measured to be the fastest: `python -m bench gpu`.
-
-    Not for a few queries. Nor for a mask that PyTorch's kernels express: with gradients those of cuDNN are faster, and
-    without gradients they are as fast up to a few thousand keys.
-    """
-    if call.device.type != "cuda" or call.frame.q_len < FEW_QUERIES:
-        return None
-    if not call.needs_dense_mask and not sdpa.refusals(call) and (call.needs_grad or call.frame.k_len < MANY_KEYS):
-        return None
-    return "the kernel for Hopper GPUs computes the visible tiles only"
+    # On GPUs `gpu_choice` decides, from what was measured.
+    return None
 
 
 def reason_not_taken(call: Call, taken: str) -> str:
