@@ -168,7 +168,8 @@ def test_text_and_attention_are_described_with_their_numbers():
     )
     assert conclusion.attention == (
         "Without the mask 56.2 % of the attention goes to the next character, the answer: 1.1 times as much as "
-        "uniform attention would give it, and 75 % in layer 1, head 1. With the mask it is exactly 0."
+        "uniform attention would give it, and 75 % in the head that attends to it most (layer 0, head 0). With the "
+        "mask it is exactly 0."
     )
     wordless = replace(comparison.without_mask, writing=replace(comparison.without_mask.writing, known_words=None))
     assert (

@@ -120,8 +120,8 @@ def test_the_exam_is_drawn_by_prefix(browser: Browser, found: Comparison, path: 
 @pytest.mark.parametrize("settings", [{}, DARK], ids=["light", "dark"])
 def test_the_maps_are_a_triangle_and_a_square(browser: Browser, found: Comparison, path: Path, settings: Any):
     with offline(browser, path, **settings) as page:
-        page.locator("#layer").select_option(label="2")
-        page.locator("#head").select_option(label="1")
+        page.locator("#layer").select_option(label="1")
+        page.locator("#head").select_option(label="0")
         hatch, card, deep = page.evaluate(
             """["--hatch", "--card", "--deep-without"].map((name) => {
                 const text = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -141,13 +141,13 @@ def test_the_maps_are_a_triangle_and_a_square(browser: Browser, found: Compariso
 
 def test_a_token_shows_its_attention_in_both_models(browser: Browser, found: Comparison, path: Path):
     with offline(browser, path) as page:
-        page.locator("#layer").select_option(label="1")
-        page.locator("#head").select_option(label="2")
+        page.locator("#layer").select_option(label="0")
+        page.locator("#head").select_option(label="1")
         page.locator("#tokens-1 button").nth(4).hover()
         share = found.without_mask.attention.weights[0][1][4][5] / 10_000
         shown = [token.replace("\n", "⏎") for token in found.shown]
         start, _, end = page.locator("#reading").inner_text().partition(" 0 with the mask, ")
-        assert start == f"To predict “{shown[5]}”, “{shown[4]}” (5 of 12) attends to it with"
+        assert start == f"To predict “{shown[5]}”, “{shown[4]}” (position 4) attends to it with"
         assert float(end.removesuffix(" % without the mask.")) == pytest.approx(100 * share, abs=0.051)
         assert page.locator(".tokens .query").all_inner_texts() == [shown[4]] * 2
         assert page.locator("#tokens-0 .answer").count() == 1
@@ -165,11 +165,11 @@ def test_keys_and_the_map_select_a_token(browser: Browser, path: Path):
     with offline(browser, path) as page:
         page.locator("#tokens-0 button").nth(2).click()
         page.keyboard.press("ArrowRight")
-        assert "(4 of 12)" in page.locator("#reading").inner_text()
+        assert "(position 3)" in page.locator("#reading").inner_text()
         for _ in range(20):
             page.keyboard.press("ArrowRight")
         assert (
-            "(12 of 12) is the last token of the row: neither model can hear its answer."
+            "(position 11) is the last token of the row: neither model can hear its answer."
             in page.locator("#reading").inner_text()
         )
         canvas = page.locator("#map-1")
@@ -177,7 +177,7 @@ def test_keys_and_the_map_select_a_token(browser: Browser, path: Path):
         box = canvas.bounding_box()
         assert box is not None
         page.mouse.move(box["x"] + 20, box["y"] + 0.6 * box["height"] / 12)
-        assert "(1 of 12)" in page.locator("#reading").inner_text()
+        assert "(position 0)" in page.locator("#reading").inner_text()
 
 
 def test_a_phone_needs_no_horizontal_scrolling(browser: Browser, path: Path):
@@ -189,7 +189,7 @@ def test_a_phone_needs_no_horizontal_scrolling(browser: Browser, path: Path):
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= 375
         page.locator("#tokens-1 button").nth(3).tap()
-        assert "(4 of 12)" in page.locator("#reading").inner_text()
+        assert "(position 3)" in page.locator("#reading").inner_text()
 
 
 def test_the_page_is_redrawn_for_another_width_or_colour_scheme(browser: Browser, path: Path):

@@ -194,7 +194,7 @@ def _attention(comparison: Comparison) -> str:
     times = attention.mean_to_answer / uniform
     text = (
         f"Without the mask {100 * attention.mean_to_answer:.1f} % of the attention goes to the next {token}, the "
-        f"answer: {times:.1f} times as much as uniform attention would give it, and {100 * most:.0f} % in layer "
-        f"{layer + 1}, head {head + 1}."
+        f"answer: {times:.1f} times as much as uniform attention would give it, and {100 * most:.0f} % in the head "
+        f"that attends to it most (layer {layer}, head {head})."
     )
     return f"{text} With the mask it is exactly 0." if comparison.with_mask.attention.mean_to_answer == 0 else text

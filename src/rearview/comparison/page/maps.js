@@ -28,7 +28,7 @@ const maps = SIDES.map((name, side) => matrix(at(`map-${side}`), {
   choose: ([query]) => hear(query),
 }));
 
-const texts = SIDES.map((_, side) => tokenText(at(`tokens-${side}`), seen, { choose: hear, title: (n) => `position ${n + 1}`, point: hear }));
+const texts = SIDES.map((_, side) => tokenText(at(`tokens-${side}`), seen, { choose: hear, title: (n) => `position ${n}`, point: hear }));
 
 function drawTokens(side) {
   const high = channels(colour(`--deep-${SIDES[side]}`)).join(" ");
@@ -43,7 +43,7 @@ function drawTokens(side) {
 
 function read() {
   if (heard.query === null) return "";
-  const who = `“${seen[heard.query]}” (${heard.query + 1} of ${count})`;
+  const who = `“${seen[heard.query]}” (position ${heard.query})`;
   if (heard.query + 1 >= count) return `${who} is the last token of the row: neither model can hear its answer.`;
   const to = SIDES.map((name, side) => {
     const share = weight(side, heard.query, heard.query + 1);
@@ -68,8 +68,8 @@ function hear(query) {
 
 function beginMaps() {
   const layers = data.sides[0].weights;
-  at("layer").append(...layers.map((_, n) => make("option", { value: n, textContent: n + 1 })));
-  at("head").append(make("option", { value: -1, textContent: "mean of all" }), ...layers[0].map((_, n) => make("option", { value: n, textContent: n + 1 })));
+  at("layer").append(...layers.map((_, n) => make("option", { value: n, textContent: n })));
+  at("head").append(make("option", { value: -1, textContent: "mean of all" }), ...layers[0].map((_, n) => make("option", { value: n, textContent: n })));
   // Start with the layer whose head attends most to the answer.
   const shares = data.sides[1].toAnswer.flatMap((heads, layer) => heads.map((share) => [share, layer]));
   heard.layer = shares.reduce((best, one) => (one[0] > best[0] ? one : best))[1];
