@@ -326,7 +326,7 @@ def test_it_prints_its_mask():
         ((DIM, 4), {"num_kv_heads": 3}, "^num_kv_heads: expected a number that divides num_heads = 4, got 3"),
         ((DIM, 4), {"mask": None}, r"^mask: expected a Mask such as causal\(\), got NoneType"),
         ((DIM, 4), {"mask": BLOCKED}, r"^mask: expected a Mask such as causal\(\), got Tensor"),
-        ((DIM, 4), {"dropout": 1.0}, r"^dropout: expected a finite number, at least 0, below 1, got 1\.0"),
+        ((DIM, 4), {"dropout": 1.0}, r"^dropout: expected a finite number of at least 0 and below 1, got 1\.0"),
         ((3, 1), {"w_q": draw(2, 3)}, r"^w_q: expected shape \[3, 3\] \(in, out\), got \[2, 3\]"),
         ((3, 2), {"w_q": draw(3, 5)}, "^head_dim: expected features that divide into 2 heads, got 5"),
         ((3, 1), {"w_o": draw(3, 4)}, r"^w_o: expected shape \[3, 3\] \(in, out\), got \[3, 4\]"),
@@ -409,7 +409,7 @@ WRONG: dict[str, dict[str, Any]] = {"w_q": {"w_q": [[1.0]]}, "bias": {"bias": 1}
     ("make", "message"),
     [
         (lambda: MaskedSelfAttention(6, 2, rotary=1e4), "^rotary: expected an even head_dim, .*, got 3"),
-        (lambda: MaskedSelfAttention(8, 2, rotary=0), "^rotary: expected a finite number, above 0, got 0"),
+        (lambda: MaskedSelfAttention(8, 2, rotary=0), "^rotary: expected a finite number above 0, got 0"),
         (
             lambda: MaskedSelfAttention(8, 2)(torch.zeros(3, 8), positions=torch.arange(3)),
             "^positions: expected nothing",

@@ -355,15 +355,18 @@ def call(*args: Any, **options: Any) -> Any:
     ("wrong", "message"),
     [
         # Mixtures.
-        (call(X, W, W), "x: expected x with w_q, w_k and w_v, or query, key and value, got a mixture."),
-        (call(X, W, W, W, query=X), "x: expected x with w_q, w_k and w_v, or query, key and value, got a mixture."),
-        (call(), "query, key, value: expected all three, or x with w_q, w_k and w_v, got not all."),
-        (call(query=X, key=X), "query, key, value: expected all three, or x with w_q, w_k and w_v, got not all."),
-        (call(LAYER), "x: expected explain(layer, x), with the weights of the layer, got other arguments."),
-        (call(LAYER, X, W), "x: expected explain(layer, x), with the weights of the layer, got other arguments."),
+        (call(X, W, W), "x: expected x with w_q, w_k and w_v, or query, key and value, got x, w_q, w_k."),
+        (
+            call(X, W, W, W, query=X),
+            "x: expected x with w_q, w_k and w_v, or query, key and value, got x, w_q, w_k, w_v, query.",
+        ),
+        (call(), "query, key, value: expected all three, or x with w_q, w_k and w_v, got none of them."),
+        (call(query=X, key=X), "query, key, value: expected all three, or x with w_q, w_k and w_v, got query, key."),
+        (call(LAYER), "x: expected explain(layer, x), with the weights of the layer, got a layer alone."),
+        (call(LAYER, X, W), "x: expected explain(layer, x), with the weights of the layer, got further arguments."),
         (
             call(LAYER, X, num_heads=2),
-            "x: expected explain(layer, x), with the weights of the layer, got other arguments.",
+            "x: expected explain(layer, x), with the weights of the layer, got further arguments.",
         ),
         # Shapes.
         (call(X[0], W, W, W), "x: expected a matrix [rows, columns], got shape [4]."),

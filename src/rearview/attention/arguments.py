@@ -207,6 +207,6 @@ def finite_number(
     # Comparisons with infinity, which a NaN fails: a compiled graph can make them of a number that it does not know.
     if is_number(value) and -math.inf < value < math.inf and value > above and at_least <= value < below:
         return float(value)
-    bounds = {"above": above, "at least": at_least, "below": below}
-    limits = "".join(f", {word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-    raise BadArgument(argument, expected=f"a finite number{limits}", got=repr(value))
+    bounds = {"above": above, "of at least": at_least, "below": below}
+    limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
+    raise BadArgument(argument, expected=f"a finite number {limits}".rstrip(), got=repr(value))

@@ -89,6 +89,8 @@ def explain(
     >>> trace["output"].matrix[0].tolist()
     [[2.0], [3.0]]
     """
+    arguments = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "query": query, "key": key, "value": value, "w_o": w_o}
+    given = ", ".join(name for name, argument in arguments.items() if argument is not None) or "none of them"
     rotary = as_rotary(positions)
     num_heads = whole_number(num_heads, "num_heads", at_least=1)
     if isinstance(x, nn.MultiheadAttention):
@@ -103,7 +105,8 @@ def explain(
         )
     if isinstance(x, MaskedSelfAttention):
         if w_q is None or any(given is not None for given in (w_k, w_v, query, key, value, w_o)) or num_heads != 1:
-            raise BadArgument("x", expected="explain(layer, x), with the weights of the layer", got="other arguments")
+            got = "a layer alone" if w_q is None else "further arguments"
+            raise BadArgument("x", expected="explain(layer, x), with the weights of the layer", got=got)
         projected = _of_layer(x, as_matrix(w_q, "x"), positions, labels, features)
         if x.rotary is not None:
             if rotary is not None:
@@ -113,14 +116,14 @@ def explain(
         mask = x.mask if mask is None else x.mask & mask
     elif x is not None:
         if w_q is None or w_k is None or w_v is None or not (query is key is value is None):
-            raise BadArgument("x", expected="x with w_q, w_k and w_v, or query, key and value", got="a mixture")
+            raise BadArgument("x", expected="x with w_q, w_k and w_v, or query, key and value", got=given)
         stages = _input_stages(as_matrix(x, "x"), positions, labels, features)
         source, weights = stages[-1].matrix[0], {"w_q": w_q, "w_k": w_k, "w_v": w_v}
         heads = [split_heads(project(source, weight, name), num_heads, name) for name, weight in weights.items()]
         projected = Projected(*heads, labels=stages[0].rows, stages=stages)
     else:
         if query is None or key is None or value is None or not (w_q is w_k is w_v is None):
-            raise BadArgument("query, key, value", expected="all three, or x with w_q, w_k and w_v", got="not all")
+            raise BadArgument("query, key, value", expected="all three, or x with w_q, w_k and w_v", got=given)
         if positions is not None and rotary is None:
             raise BadArgument("positions", expected="'rotary' when Q, K and V are given", got=repr(positions))
         if features is not None:
