@@ -101,6 +101,17 @@ def test_no_positions_at_all(shape: tuple[int, ...]):
     assert torch.autograd.grad(out.sum(), nothing)[0].shape == shape
 
 
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
+@pytest.mark.parametrize("number", [0.5, math.inf])
+def test_a_bias_of_no_positions_has_a_gradient(batch: int, queries: int, keys: int, number: float):
+    query, key = torch.zeros(batch, 2, queries, 4), torch.zeros(batch, 2, keys, 4)
+    bias = torch.full((1, 2, 1, 1), number, requires_grad=True)
+    out = attend(query, key, key, mask=full(), bias=bias)
+    assert out.shape == query.shape
+    assert not out.detach().any()
+    assert torch.equal(torch.autograd.grad(out.sum(), bias)[0], torch.zeros(1, 2, 1, 1))
+
+
 options = pytest.mark.parametrize(
     "option",
     [{"scale": 0.25}, {"scale": -1.0}, {"softcap": 0.7}, {"softcap": 0.7, "scale": 2.0}, {"bias": draw(TIME, TIME)}],

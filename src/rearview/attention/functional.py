@@ -194,5 +194,8 @@ def _nothing_to_hear(call: Call) -> tuple[Tensor, Tensor | None]:
     # Products over an axis of size 0 are zeros that depend on their inputs, so gradients exist and are 0.
     key, value = (x.repeat_interleave(call.queries_per_key_head, dim=1) for x in (call.key, call.value))
     out = (call.query @ key.transpose(-1, -2)) @ value
+    if call.bias_tensor is not None:
+        # The sum of no values is such a zero too, also where the bias holds inf.
+        out = out + call.bias_tensor[..., :0].sum()
     lse = torch.full(out.shape[:3], -torch.inf, dtype=call.work_dtype, device=call.device)
     return counted_in(call.sinks, out, lse)
