@@ -72,6 +72,9 @@ def test_statistics_include_the_sinks_as_attend_does():
     query, key, value = (x.detach() for x in inputs())
     _, lse = attend(query, key, value, sinks=SINKS, return_lse=True)
     torch.testing.assert_close(statistics(query, key, sinks=SINKS).lse, lse, rtol=1e-12, atol=1e-12)
+    nothing = key[:, :, :0]
+    _, lse = attend(query, nothing, nothing, mask=full(), sinks=SINKS, return_lse=True)
+    assert torch.equal(statistics(query, nothing, mask=full(), sinks=SINKS).lse, lse)
 
 
 def test_no_sinks_and_sinks_of_minus_infinity_are_the_same():

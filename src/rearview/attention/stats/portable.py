@@ -27,7 +27,7 @@ def compute_sums(call: Call, bin_width: int, links: int) -> Sums:
         collector.add(strip)
     collector.finish()
     if call.sinks is not None:
-        # A query that hears no key still has the sink in its softmax.
+        # In a strip, a query that hears no key still has the sink in its softmax.
         torch.maximum(sums.lse, call.sinks.view(1, -1, 1), out=sums.lse)
     top = collector.top.view_as(sums.lse)
     return dataclasses.replace(sums, links=strongest_links(call, top, links))

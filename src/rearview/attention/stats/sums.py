@@ -54,13 +54,15 @@ class Sums:
 
     @classmethod
     def of_nothing(cls, call: Call, bin_width: int) -> Sums:
-        """The sums of queries that hear nothing."""
+        """The sums of queries that hear nothing but the sinks."""
         frame, lead = call.frame, (call.batch, call.heads)
 
         def filled(*shape: int, value: float = 0.0) -> Tensor:
             return torch.full((*lead, *shape), value, dtype=call.work_dtype, device=call.device)
 
         lse = filled(frame.q_len, value=-torch.inf)
+        if call.sinks is not None:
+            lse.copy_(call.sinks.view(1, -1, 1))
         return cls(
             lse=lse,
             entropy=filled(frame.q_len),
