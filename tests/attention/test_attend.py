@@ -336,6 +336,16 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (call(sinks=torch.zeros(4).to(FLOAT8)), r"^sinks: expected a float tensor \[4\]"),
     (call(sinks=torch.zeros(4, 1).to_sparse()), r"^sinks: .*, got a sparse_coo"),
     (call(lengths=torch.ones(2, 1).long().to_sparse()), r"^lengths: .*, got a sparse_coo"),
+    (
+        call(sinks=torch.zeros(4, device="meta")),
+        r"^sinks: .*, got a float32 tensor of shape \[4\] on meta, which has no",
+    ),
+    (
+        lambda: attend(*(x.to("meta") for x in (q, k, v)), lengths=torch.ones(2, device="meta").int()),
+        "^lengths: expected integers, .* on meta, which has no values",
+    ),
+    (call(scale=torch.ones(2, 2)), r"^scale: expected a finite number, got a float32 tensor of shape \[2, 2\]"),
+    (lambda: weights(q, k, rows=torch.zeros(2, 2).long()), r"^rows: .*, got an int64 tensor of shape \[2, 2\]"),
     (call(engine=[]), r"^engine: expected auto, .*, got \[\]"),
     (call(return_lse=1), "^return_lse: expected True or False, got 1"),
     (call(return_lse=torch.ones(2)), "^return_lse: expected True or False, got tensor"),
@@ -356,6 +366,16 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 def test_refusals(attempt: Callable[[], object], message: str):
     with pytest.raises(RearviewError, match=message):
         attempt()
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference", "blocks"])
+def test_shapes_without_numbers(engine: str):
+    query, key, value = (tensor.to("meta") for tensor in inputs(key_heads=2, value_dim=5))
+    mask = causal() & documents([0] * 3 + [1] * 4)
+    out, lse = attend(query, key, value, mask=mask, engine=engine, return_lse=True)
+    assert (out.shape, out.device.type) == ((BATCH, HEADS, TIME, 5), "meta")
+    assert (lse.shape, lse.device.type) == ((BATCH, HEADS, TIME), "meta")
+    assert weights(query, key, mask=mask).shape == (BATCH, HEADS, TIME, TIME)
 
 
 @pytest.mark.parametrize("engine", ["reference", "blocks", "sdpa", NATIVE])

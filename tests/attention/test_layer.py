@@ -425,6 +425,14 @@ WRONG: dict[str, dict[str, Any]] = {"w_q": {"w_q": [[1.0]]}, "bias": {"bias": 1}
         (lambda: MaskedSelfAttention(8, 2, **WRONG["w_q"]), r"^w_q: expected a float tensor \[in, out\], got list"),
         (lambda: MaskedSelfAttention(8, 2, **WRONG["bias"]), "^bias: expected True or False, got 1"),
         (lambda: MaskedSelfAttention(8, 2, **WRONG["output"]), "^output: expected True or False, got 'no'"),
+        (
+            lambda: MaskedSelfAttention.from_multihead(nn.Linear(8, 8)),  # pyright: ignore
+            "^other: expected an nn.MultiheadAttention, got Linear",
+        ),
+        (
+            lambda: MaskedSelfAttention(8, 2)(torch.zeros(3, 8).to_sparse()),
+            "^x: expected a float tensor .*, got a sparse",
+        ),
         (lambda: MaskedSelfAttention(8, 2)([1.0]), r"^x: expected a float tensor \[batch, time, dim\], got list"),
         (
             lambda: MaskedSelfAttention(8, 2)(torch.zeros(3, 8), cache=3),

@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from rearview import RearviewError, causal, dense, documents, padding, per_head, prefix, ranges, shared_prefix, tree
+from rearview import (
+    RearviewError,
+    causal,
+    dense,
+    documents,
+    padding,
+    per_head,
+    prefix,
+    ranges,
+    shared_prefix,
+    tree,
+    window,
+)
 from rearview.masks.data import as_data, as_device, true_or_false
 from rearview.masks.exchange import (
     from_additive,
@@ -18,6 +30,7 @@ from rearview.masks.exchange import (
     from_flashmask,
     from_huggingface,
     from_magi,
+    from_mask_mod,
     from_sdpa,
     to_cu_seqlens,
     to_huggingface,
@@ -47,6 +60,25 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: per_head(torch.tensor(3)), r"^per_head\(masks\): expected a list of masks"),  # pyright: ignore
     (lambda: documents(LARGE), r"^documents\(ids\): .*, got a number above 2\*\*63 - 1"),
     (lambda: causal().spans(3, device="gpu"), "^device: expected a device that PyTorch can use here, .*, got 'gpu'"),
+    (lambda: documents([0, 1]).to("gpu"), "^device: expected a device that PyTorch can use here, .*, got 'gpu'"),
+    (lambda: documents(NO_VALUES).spans(3), r"^mask: expected data that have values, got documents\(<3 ids>\), whose"),
+    (lambda: (causal() & documents(NO_VALUES)).to_bool(3), "^mask: expected data that have values, got documents"),
+    (
+        lambda: ranges(NO_VALUES, [1, 2, 3]),
+        r"^ranges\(starts, ends\): expected two tensors on one device, got meta and",
+    ),
+    (lambda: causal().range_of_step(0), "^k_len: expected an integer of at least 1, got 0"),
+    (lambda: causal().range_of_step("3"), "^k_len: expected an integer of at least 1, got '3'"),  # pyright: ignore
+    (lambda: window(torch.tensor(True)), r"^window\(n\): .*, got tensor\(True\)"),  # pyright: ignore
+    (lambda: window(torch.ones(2, 2)), r"^window\(n\): .*, got a float32 tensor of shape \[2, 2\]"),  # pyright: ignore
+    (lambda: per_head(NESTED), r"^per_head\(masks\): expected a list of masks"),  # pyright: ignore
+    (lambda: per_head(np.array("x")), r"^per_head\(masks\): expected a list of masks"),  # pyright: ignore
+    (lambda: from_sdpa(NESTED, q_len=2, k_len=2), "^attn_mask: .*, got a nested tensor"),
+    (
+        lambda: from_sdpa(torch.zeros(2, 2).to_sparse(), q_len=2, k_len=2),
+        "^attn_mask: .*, got a sparse_coo .*Convert it",
+    ),
+    (lambda: from_mask_mod(print).to_bool(2), "^mask_mod: .* returns a bool tensor, got NoneType"),  # pyright: ignore
     (lambda: causal().to_bool(3, device=TWO), r"^device: expected .*, got array\(\[1, 2\]\)"),  # pyright: ignore
     (lambda: causal().tiles(3, device="hpu"), "^device: expected .*, got 'hpu'"),
     (lambda: causal().to_additive(3, blocked="low"), "^blocked: expected a negative number .*, got 'low'"),  # pyright: ignore

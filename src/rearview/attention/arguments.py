@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from rearview.attention.pages import Pages
 from rearview.attention.sequence_shard import SequenceShard
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Frame, Mask
-from rearview.masks.data import check_plain, described, is_number, is_whole
+from rearview.masks.data import check_plain, check_readable, described, is_number, is_whole
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -76,6 +77,11 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors)
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A block in which products are computed in the dtype of their inputs."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
 def check_mask(mask: Any, frame: Frame, *, batch: int, heads: int) -> None:
     if not isinstance(mask, Mask):
         advice = "Use full() for no mask."
@@ -123,6 +129,8 @@ def checked_sinks(sinks: Any, query: Tensor) -> Tensor:
     check_plain(sinks, "sinks", expected=expected)
     if sinks.dtype not in FLOATS or sinks.shape != (heads,):
         raise BadArgument("sinks", expected=expected, got=f"{sinks.dtype} of shape {list(sinks.shape)}")
+    if query.device.type != "meta":
+        check_readable(sinks, "sinks", expected=expected)
     return sinks.to(query.device, torch.float64 if query.dtype == torch.float64 else torch.float32)
 
 
@@ -156,6 +164,7 @@ def checked_lengths(lengths: Any, query: Tensor, *, q_start: int | None, paged: 
 
 def read_lengths(lengths: Tensor, *, q_len: int, k_len: int) -> list[int]:
     """The values of `lengths`, checked."""
+    check_readable(lengths, "lengths", expected="integers, the number of keys of each item")
     counts = lengths.tolist()
     if wrong := [count for count in counts if not q_len <= count <= k_len]:
         expected = f"from {q_len}, the number of queries, to {k_len}, the number of keys"
@@ -209,4 +218,5 @@ def finite_number(
         return float(value)
     bounds = {"above": above, "of at least": at_least, "below": below}
     limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-    raise BadArgument(argument, expected=f"a finite number {limits}".rstrip(), got=repr(value))
+    got = described(value) if isinstance(value, Tensor) and value.ndim else repr(value)
+    raise BadArgument(argument, expected=f"a finite number {limits}".rstrip(), got=got)

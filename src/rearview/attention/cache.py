@@ -45,7 +45,7 @@ class KeyValueCache:
         device: torch.device | str | None = None,
     ):
         self.max_len = whole_number(max_len, "max_len", at_least=1)
-        self.batch = whole_number(batch, "batch", at_least=0)
+        self.batch = batch = whole_number(batch, "batch", at_least=0)
         heads, key_dim = whole_number(heads, "heads", at_least=1), whole_number(key_dim, "key_dim", at_least=1)
         value_dim = key_dim if value_dim is None else whole_number(value_dim, "value_dim", at_least=1)
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):

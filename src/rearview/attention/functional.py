@@ -22,7 +22,7 @@ from rearview.attention.sequence_shard import refuse_shard
 from rearview.attention.sinks import counted_in, share_of_keys
 from rearview.errors import BadArgument
 from rearview.masks import Mask
-from rearview.masks.data import as_data, check_readable, is_whole
+from rearview.masks.data import as_data, check_readable, described, is_whole, printed
 
 
 @overload
@@ -182,7 +182,8 @@ def _row_indices(rows: int | list[int] | Tensor, call: Call) -> Tensor:
     # An empty list has no integer dtype.
     whole = indices.numel() == 0 or is_whole(indices)
     if indices.ndim > 1 or not whole or (indices.numel() and not bool(((indices >= -q_len) & (indices < q_len)).all())):
-        raise BadArgument("rows", expected=expected, got=rows)
+        got = printed(indices, "rows") if whole and indices.ndim <= 1 else described(indices)
+        raise BadArgument("rows", expected=expected, got=got)
     return indices.long().reshape(-1) % max(q_len, 1)
 
 

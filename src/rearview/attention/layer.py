@@ -20,7 +20,7 @@ from rearview.attention.paged_cache import new_cache
 from rearview.attention.positions import Rotation, next_positions, rotation_at
 from rearview.errors import BadArgument, Unsupported
 from rearview.masks import Mask, causal
-from rearview.masks.data import as_data, described, is_whole, true_or_false
+from rearview.masks.data import as_data, check_plain, described, is_whole, true_or_false
 from rearview.masks.frame import whole_number
 
 
@@ -155,6 +155,7 @@ class MaskedSelfAttention(nn.Module):
         """
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise BadArgument("x", expected="a float tensor [batch, time, dim]", got=described(x))
+        check_plain(x, "x", expected="a float tensor [batch, time, dim]")
         if x.ndim not in (2, 3) or x.shape[-1] != self.w_q.in_features:
             expected = f"[batch, time, {self.w_q.in_features}] or [time, {self.w_q.in_features}]"
             raise BadArgument("x", expected=expected, got=list(x.shape))
@@ -236,6 +237,8 @@ class MaskedSelfAttention(nn.Module):
         >>> torch.allclose(layer(x), other(x, x, x, attn_mask=blocked)[0], atol=1e-6)
         True
         """
+        if not isinstance(other, nn.MultiheadAttention):
+            raise BadArgument("other", expected="an nn.MultiheadAttention", got=type(other).__name__)
         reasons = []
         if not other._qkv_same_embed_dim:
             reasons.append("its keys or values have another width (kdim, vdim), so it is not self-attention")

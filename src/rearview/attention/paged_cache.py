@@ -70,8 +70,8 @@ class PagedCache(KeyValueCache):
             device=device,
         )
         # The blocks of each item, in order, and the same as a table; how many items use each block; unused blocks.
-        self._blocks: list[list[int]] = [[] for _ in range(batch)]
-        self._table = torch.zeros(batch, -(-self.max_len // self.block_size), dtype=torch.int32, device="cpu")
+        self._blocks: list[list[int]] = [[] for _ in range(self.batch)]
+        self._table = torch.zeros(self.batch, -(-self.max_len // self.block_size), dtype=torch.int32, device="cpu")
         self._users = [0] * self.num_blocks
         self._free = list(range(self.num_blocks))[::-1]
         self._pages: Pages | None = None

@@ -147,6 +147,9 @@ def ranges(starts: Sequence[object] | Tensor, ends: Sequence[object] | Tensor) -
     if edges[0].shape != edges[1].shape:
         got = f"{list(edges[0].shape)} and {list(edges[1].shape)}"
         raise BadArgument(argument, expected="two tensors of one shape", got=got)
+    if edges[0].device != edges[1].device:
+        got = f"{edges[0].device} and {edges[1].device}"
+        raise BadArgument(argument, expected="two tensors on one device", got=got)
     # Edges beyond the largest position mean "to the end", and must fit int32.
     edges = [edge.long().clamp(0, LARGEST_NUMBER).int() for edge in edges]
     edges = [edge.unsqueeze(-1) if edge.ndim == 1 else edge for edge in edges]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
+from rearview.masks.data import described
 
 # Positions are int32, and the sum of two numbers (a position and the `ahead` of a window) must still fit.
 LARGEST_NUMBER = 2**30 - 1
@@ -24,12 +25,14 @@ def whole_number(value: object, argument: str, *, at_least: int, advice: str = "
     # An int is left alone: in a compiled graph it may be symbolic, and converting it would fix its value.
     if type(value) not in (int, torch.SymInt):
         try:
-            # A bool is an int to Python; window(True) is a mistake, not a window of 1.
-            number = None if isinstance(value, bool) else operator.index(cast(SupportsIndex, value))
+            # A bool is an int to Python, and a bool tensor to torch; window(True) is a mistake, not a window of 1.
+            is_bool = isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+            number = None if is_bool else operator.index(cast(SupportsIndex, value))
         except TypeError:
             number = None
     if number is None or number < at_least:
-        raise BadArgument(argument, expected=f"an integer of at least {at_least}", got=repr(value), advice=advice)
+        got = described(value) if isinstance(value, Tensor) and value.ndim else repr(value)
+        raise BadArgument(argument, expected=f"an integer of at least {at_least}", got=got, advice=advice)
     if number > LARGEST_NUMBER:
         got = f"{number:,}" if number < 2**64 else "more than 2**64"
         raise BadArgument(argument, expected=f"an integer of at most 2**30 - 1 ({LARGEST_NUMBER:,})", got=got)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument, NoRangeForm, RearviewError
 from rearview.masks.data import as_device
-from rearview.masks.frame import Frame
+from rearview.masks.frame import Frame, whole_number
 from rearview.masks.spans import Spans
 
 if TYPE_CHECKING:
@@ -152,6 +152,17 @@ class Mask:
     def _check(self, frame: Frame) -> None:
         """Raise when the mask's own data do not cover the frame."""
 
+    def _check_values(self) -> None:
+        """Raise when the data of the mask, or of one nested in it, have no values."""
+        for part in self.walk():
+            if any([isinstance(value, Tensor) and value.is_meta for value in part._flatten()]):
+                raise BadArgument(
+                    "mask",
+                    expected="data that have values",
+                    got=f"{part!r}, whose data are on meta",
+                    advice="Make the mask from a tensor or a list outside of torch.device('meta').",
+                )
+
     def _simplify(self, frame: Frame) -> Mask:
         """An equal mask in this frame, without the parts that change nothing there. Plain arithmetic, no tensors."""
         return self
@@ -201,6 +212,7 @@ class Mask:
         >>> documents([0, 0, 1]).to("cpu")
         documents([0, 0, 1])
         """
+        device = as_device(device)
         values = self._flatten()
         moved = [value.to(device) if isinstance(value, (Tensor, Mask)) else value for value in values]
         same = all(one is other for one, other in zip(values, moved, strict=True))
@@ -274,7 +286,10 @@ class Mask:
             remembered = {}
             object.__setattr__(self, "_remembered", remembered)
         # Each step is atomic, so threads need no lock: at worst two of them work out the same frame.
-        found = remembered.pop((frame, device), None) or self._spans(frame, device)
+        found = remembered.pop((frame, device), None)
+        if found is None:
+            self._check_values()
+            found = self._spans(frame, device)
         remembered[frame, device] = found
         if len(remembered) > REMEMBERED_FRAMES:
             for old in list(remembered)[:-REMEMBERED_FRAMES]:
@@ -304,6 +319,7 @@ class Mask:
         >>> (causal() & window(3)).range_of_step(8)
         (5, 8)
         """
+        k_len = whole_number(k_len, "k_len", at_least=1)
         frame = Frame(1, k_len, k_len - 1)
         self._check(frame)
         return self._simplify(frame).one_range(frame)
@@ -328,6 +344,8 @@ class Mask:
     def visible_in(self, frame: Frame, device: torch.device, rows: Tensor | None = None) -> Tensor:
         """Bool [batch or 1, heads or 1, rows, k_len] for a frame; `rows` are indices of queries, all unless given."""
         self._check(frame)
+        if device.type != "meta" and not torch.compiler.is_compiling():
+            self._check_values()
         queries = torch.arange(frame.q_len, device=device) if rows is None else rows.to(device)
         batch = torch.arange(self.batch or 1, device=device).view(-1, 1, 1, 1)
         head = torch.arange(self.heads or 1, device=device).view(1, -1, 1, 1)

@@ -209,9 +209,11 @@ def per_head(masks: Sequence[Mask]) -> Mask:
     >>> per_head([causal(), window(2)])
     per_head([causal(), window(2)])
     """
-    # Not every tensor can be iterated over.
-    is_number = isinstance(masks, Tensor) and masks.ndim == 0
-    parts: list[Any] = [masks] if is_number or not isinstance(masks, Iterable) else list(masks)
+    try:
+        parts: list[Any] = list(masks) if isinstance(masks, Iterable) else [masks]
+    except (TypeError, RuntimeError):
+        # Tensors and arrays say that they can be iterated over, and not all can.
+        parts = [masks]
     if not parts or not all(isinstance(part, Mask) for part in parts):
         raise BadArgument("per_head(masks)", expected="a list of masks, one per head", got=repr(masks))
     if nested := [part for part in parts if part.heads is not None]:

@@ -85,6 +85,10 @@ def test_refusals(call, message):
         call()
 
 
+def test_whole_numbers_may_be_large():
+    assert causal().to_additive(2, blocked=-(2**70)).tolist() == [[0.0, -(2.0**70)], [0.0, 0.0]]
+
+
 def test_polarity_is_never_guessed():
     untyped: Any = from_bool
     with pytest.raises(TypeError, match="true_means"):

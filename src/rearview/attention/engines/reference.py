@@ -10,6 +10,7 @@
 import torch
 from torch import Tensor
 
+from rearview.attention.arguments import without_autocast
 from rearview.attention.call import Call
 from rearview.attention.sinks import counted_in
 from rearview.drawing.cells import in_bytes
@@ -83,5 +84,5 @@ def masked_scores(call: Call, rows: Tensor | None = None) -> Tensor:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     # Autocast would round both to half precision; the definition is computed in the work dtype.
-    with torch.autocast(a.device.type, enabled=False):
+    with without_autocast(a.device):
         return torch.matmul(a, b)

@@ -7,6 +7,7 @@ from typing import Protocol, Unpack
 import torch
 from torch import Tensor
 
+from rearview.attention.arguments import without_autocast
 from rearview.attention.call import Call, ScoreOptions, shows_options
 from rearview.attention.stats import gpu, native, portable
 from rearview.attention.stats.bins import width_for
@@ -59,7 +60,7 @@ def statistics_of(
     """`statistics` of an existing `Call`."""
     links = whole_number(links, "links", at_least=0)
     width = _bin_width(call, map_size, bin_width)
-    with torch.autocast(call.device.type, enabled=False):
+    with without_autocast(call.device):
         sums = pass_for(call)(call, width, links)
         expected, expected_map = uniform(call.mask, call.frame, call.device, bin_width=width)
     return Statistics(

@@ -8,6 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from rearview.attention.arguments import without_autocast
 from rearview.attention.call import Call, ScoreOptions, shows_options
 from rearview.attention.stats.strips import Strips
 from rearview.errors import BadArgument
@@ -49,7 +50,7 @@ def tile_of(whole: Call, rows: slice | range, cols: slice | range) -> Tensor:
     shape = (*grouped, part.q_len, cols.stop - cols.start)
     found = torch.zeros(shape, dtype=call.work_dtype, device=call.device)
     if found.numel():
-        with torch.autocast(call.device.type, enabled=False):
+        with without_autocast(call.device):
             for strip in Strips(call):
                 _copy(strip.weights, strip.parts, cols, into=found[strip.n, strip.of_group, strip.rows])
     return found.unflatten(0, (call.batch, call.key_heads)).flatten(1, 2)

@@ -62,7 +62,10 @@ def evaluated(mask_mod: MaskMod, *indices: Tensor | Undeclared) -> Tensor:
         return index[tuple(p if size > 1 else 0 for p, size in zip(place, index.shape, strict=True))]
 
     def pointwise(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-        return mask_mod(*(at((a, b, c, d), index) for index in given))
+        answer = mask_mod(*(at((a, b, c, d), index) for index in given))
+        if not isinstance(answer, Tensor):
+            raise BadArgument("mask_mod", expected="a function that returns a bool tensor", got=type(answer).__name__)
+        return answer
 
     sizes = (1,) * (4 - len(shape)) + tuple(shape)
     return create_mask(pointwise, *sizes, device=tensors[0].device).view(shape)

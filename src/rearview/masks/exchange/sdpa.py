@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rearview.errors import BadArgument
-from rearview.masks.data import as_device, described, true_or_false
+from rearview.masks.data import as_device, check_plain, described, true_or_false
 from rearview.masks.exchange.checked import checked
 from rearview.masks.exchange.tensors import from_additive, from_bool
 from rearview.masks.families import causal, full, window
@@ -100,6 +100,7 @@ def _from_attn_mask(attn_mask: Tensor, q_len: int, k_len: int) -> Mask:
             got=described(attn_mask),
             advice="A padding mask [batch, key] is attn_mask[:, None, None, :].",
         )
+    check_plain(attn_mask, "attn_mask", expected="a plain tensor")
     sizes = (*attn_mask.shape[:-2], q_len, k_len)
     if any(got not in (1, size) for got, size in zip(attn_mask.shape, sizes, strict=True)):
         raise BadArgument("attn_mask", expected=f"shape {list(sizes)}", got=list(attn_mask.shape))

@@ -46,7 +46,7 @@ def to_additive(visible: Tensor, *, dtype: torch.dtype = torch.float32, blocked:
             got=f"{blocked!r}, which it holds as {written!r}",
             advice="Use -inf, or torch.finfo(dtype).min for a library that needs a finite value.",
         )
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, blocked)
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float(blocked))
 
 
 def from_bool(tensor: Tensor, *, true_means: Literal["heard", "blocked"]) -> Mask:

@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rearview.attention.arguments import without_autocast
 from rearview.attention.call import Call
 from rearview.attention.engines.blocks.passes import BlockAttention
 from rearview.attention.engines.blocks.schedule import KEYS_PER_TILE, LONG_ROW_STRIP, reaches_unheard_keys
@@ -74,6 +75,6 @@ def _run(call: Call) -> tuple[Tensor, Tensor | None]:
     if call.spans is None or reaches_unheard_keys(call.spans):
         key, value = call.shielded()
     drawn = replace(call, seed=call.drawn_seed()) if call.dropout else call
-    with torch.autocast(call.device.type, enabled=False):
+    with without_autocast(call.device):
         out, lse = BlockAttention.apply(call.query, key, value, call.bias_tensor, drawn.without_tensors())  # pyright: ignore[reportGeneralTypeIssues]
     return counted_in(call.sinks, out, lse)

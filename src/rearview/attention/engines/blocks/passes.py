@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from rearview.attention.arguments import without_autocast
 from rearview.attention.call import Call
 from rearview.attention.engines.autograd import gradients_of_definition, refuse_forward_mode, vmap_over_batch
 from rearview.attention.engines.blocks.schedule import strips_of
@@ -51,7 +52,7 @@ class BlockAttention(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *gradients_of_definition(ctx.call, tensors, d_out, d_lse, engine="blocks"), None
         call = _with_tensors(ctx.call, *tensors)
-        with torch.autocast(call.device.type, enabled=False):
+        with without_autocast(call.device):
             return *_backward(call, out, lse, d_out, d_lse, needs_bias=ctx.needs_input_grad[3]), None
 
     @staticmethod
