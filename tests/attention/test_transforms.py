@@ -21,6 +21,7 @@ from rearview import (
     full,
     padding,
     per_head,
+    plan,
     prefix,
     weights,
     window,
@@ -267,16 +268,38 @@ def test_vmap_that_cannot_be_done_is_refused(engine: str, mask: Mask, bias: Tens
     torch.testing.assert_close(got[1], alone)
 
 
-@pytest.mark.parametrize("engine", ["blocks", NATIVE])
+@pytest.mark.parametrize("engine", ["blocks", "sdpa", NATIVE])
 def test_forward_mode_derivatives(engine: str):
     query, key, value = inputs(dtype=torch.float64)
     tangent = draw(*query.shape, seed=6, dtype=torch.float64)
-    refused = rf"(?s)^forward-mode derivatives of engine '{engine}':.*Use engine='reference'"
+    refused = (
+        rf"(?s)^engine '{engine}' cannot do this exactly:.*it has no forward-mode derivatives\nengine='auto' chooses"
+    )
     with pytest.raises(Unsupported, match=refused):
         jvp(lambda q: attend(q, key, value, engine=engine), (query,), (tangent,))
     with forward_ad.dual_level(), pytest.raises(Unsupported, match=refused):
         attend(forward_ad.make_dual(query, tangent), key, value, engine=engine)
-    got = jvp(lambda q: attend(q, key, value, engine="reference"), (query,), (tangent,))[1]
+    with forward_ad.dual_level():
+        # Without a tangent there is nothing to refuse.
+        assert torch.equal(attend(query, key, value, engine=engine), attend(query, key, value, engine=engine))
+
+
+@pytest.mark.parametrize("mask", [causal(), causal() & window(3), dilated(2)], ids=str)
+def test_auto_takes_the_reference_for_forward_mode_derivatives(mask: Mask):
+    query, key, value = inputs(dtype=torch.float64)
+    tangent = draw(*query.shape, seed=6, dtype=torch.float64)
     step = 1e-6 * tangent
-    difference = attend(query + step, key, value) - attend(query - step, key, value)
+    difference = attend(query + step, key, value, mask=mask) - attend(query - step, key, value, mask=mask)
+    got = jvp(lambda q: attend(q, key, value, mask=mask), (query,), (tangent,))[1]
     torch.testing.assert_close(got, difference / 2e-6, rtol=1e-6, atol=1e-8)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(query, tangent)
+        assert plan(dual, key, value, mask=mask).reason == "it alone has forward-mode derivatives"
+        torch.testing.assert_close(forward_ad.unpack_dual(attend(dual, key, value, mask=mask)).tangent, got)
+
+    def total(factor: Tensor, engine: str) -> Tensor:
+        return attend(factor * query, key, value, mask=mask, engine=engine).square().sum()
+
+    one = torch.ones((), dtype=torch.float64)
+    second = torch.func.hessian(lambda factor: total(factor, "auto"))(one)
+    torch.testing.assert_close(second, torch.func.hessian(lambda factor: total(factor, "reference"))(one))

@@ -23,6 +23,7 @@ from typing import TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from rearview.attention.arguments import (
     as_autocast,
@@ -315,6 +316,17 @@ class Call:
         if self.query.requires_grad or self.key.requires_grad or self.value.requires_grad:
             return True
         return any(isinstance(each, Tensor) and each.requires_grad for each in (self.bias, self.sinks))
+
+    @property
+    def has_tangents(self) -> bool:
+        """Whether forward-mode derivatives are taken of it: `torch.func.jvp`, `hessian`, `forward_ad`."""
+        if forward_ad._current_level < 0:
+            return False
+        # In torch.func a tangent may lie below another transform, where it does not show.
+        if torch._C._are_functorch_transforms_active():
+            return True
+        given = [self.query, self.key, self.value, self.bias_tensor, self.sinks]
+        return any(tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in given)
 
     @property
     def needs_lse(self) -> bool:

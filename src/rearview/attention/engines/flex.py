@@ -50,6 +50,8 @@ def refusals(call: Call) -> list[str]:
         reasons.append("FlexAttention adds up in an order that depends on the sizes")
     if call.dropout:
         reasons.append("it has no dropout")
+    if call.has_tangents:
+        reasons.append("it has no forward-mode derivatives")
     if on_cpu and call.needs_grad:
         reasons.append("FlexAttention on a CPU is forward only")
     if isinstance(call.bias, Tensor) and call.bias.requires_grad and call.needs_grad:

@@ -25,6 +25,8 @@ def refusals(call: Call) -> list[str]:
 
 
 def reason_to_take(call: Call) -> str | None:
+    if call.has_tangents:
+        return "it alone has forward-mode derivatives"
     return "it copies the pages of each item together, and no other engine can read them here" if call.pages else None
 
 

@@ -56,6 +56,8 @@ def refusals(call: Call) -> list[str]:
         dtype = call.work_dtype if isinstance(call.bias, Alibi) else call.bias.dtype
         if dtype != call.query.dtype:
             reasons.append(f"it would round a bias of {dtype} to {call.query.dtype}")
+    if call.has_tangents:
+        reasons.append("it has no forward-mode derivatives")
     if not reasons and _may_overflow(call):
         reasons.append("inputs this large can overflow to inf at keys that the mask forbids, and inf x 0 is NaN")
     return reasons

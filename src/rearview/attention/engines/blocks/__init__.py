@@ -39,6 +39,8 @@ def refusals(call: Call) -> list[str]:
         reasons.append("it does not read pages")
     if call.batch_invariant:
         reasons.append("its matrix products add up in an order that depends on the sizes")
+    if call.has_tangents:
+        reasons.append("it has no forward-mode derivatives")
     return reasons
 
 

@@ -54,6 +54,8 @@ def refusals(call: Call) -> list[str]:
         reasons.append(f"its head dims go up to {LARGEST_DIM}")
     if isinstance(call.bias, Tensor) and call.bias.requires_grad and call.needs_grad:
         reasons.append("it has no gradient of a bias")
+    if call.has_tangents:
+        reasons.append("it has no forward-mode derivatives")
     if call.batch_invariant and call.dropout:
         reasons.append("what its dropout drops depends on the place in the batch")
     if (bits := _pairs_in_bits(call)) > MOST_BITS:

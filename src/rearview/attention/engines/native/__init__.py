@@ -54,6 +54,8 @@ def refusals(call: Call) -> list[str]:
         reasons.append("the mask has no range form, and ranges are all that it reads of one")
     if max(call.query.shape[-1], call.value.shape[-1]) > LARGEST_DIM:
         reasons.append(f"its head dims go up to {LARGEST_DIM}")
+    if call.has_tangents:
+        reasons.append("it has no forward-mode derivatives")
     if call.batch_invariant and call.dropout:
         reasons.append("what its dropout drops depends on the place in the batch")
     if call.pages is not None:
