@@ -4,7 +4,7 @@ The keys that the queries of this rank hear, own and received, are put in the or
 mask is then one range of local keys, so the local call is an ordinary call with a mask of renumbered ranges.
 
 A row of the tensors that travel is one key of one batch item, or of all items where they share the mask. Every rank
-works out the same plan from the mask and the layout, so nothing has to be agreed on before the exchange.
+works out the same plan from the mask and the layout, so no plan is sent; `agreement` compares their digests.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rearview.masks import Frame, Mask, Spans
 from rearview.masks.explicit import ExplicitRanges
+from rearview.parallel.agreement import digest
 from rearview.parallel.needs import Needs
 from rearview.parallel.pieces import Pieces, positions_in
 
@@ -50,6 +51,8 @@ class ExchangePlan:
     received: list[int]
     indices: ExchangeIndices
     mask: Mask
+    # Of the layout, and of the mask over the whole sequence, which must be the same on all ranks.
+    digests: tuple[int, int]
     _on_device: dict[torch.device, ExchangeIndices] = field(default_factory=dict)
 
     @property
@@ -94,6 +97,7 @@ class ExchangePlan:
             torch.bincount(arrival.values, minlength=pieces.ranks).tolist(),
             indices,
             _renumbered(spans, positions, needs.selected(needs.group == rank), key_slots),
+            (digest(pieces.length, pieces.starts, pieces.owners), digest(spans.starts, spans.ends)),
         )
 
     def on(self, device: torch.device) -> ExchangeIndices:

@@ -26,6 +26,7 @@ from rearview.attention.sequence_shard import activated, active_shard
 from rearview.errors import BadArgument
 from rearview.masks import Frame, Mask
 from rearview.masks.frame import whole_number
+from rearview.parallel.agreement import Agreements
 from rearview.parallel.balancing import cost
 from rearview.parallel.layout_shard import LayoutShard, RecentPlans
 from rearview.parallel.needs import Needs
@@ -64,8 +65,9 @@ class Layout:
     ranks_here: RankGroup | None = None
     # The placements that "best" compared this one with.
     others: tuple[Layout, ...] = ()
-    # The plans of recent masks, which the blocks of all steps share.
+    # The plans of recent masks, and what ranks have found to be equal, which the blocks of all steps share.
     plans: RecentPlans = field(default_factory=RecentPlans)
+    agreements: Agreements = field(default_factory=Agreements)
 
     @property
     def length(self) -> int:

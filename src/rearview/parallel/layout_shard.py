@@ -13,6 +13,7 @@ from rearview.attention.bias import Alibi
 from rearview.attention.call import Call
 from rearview.errors import Unsupported
 from rearview.masks import Mask, Spans
+from rearview.parallel.agreement import digest
 from rearview.parallel.exchange import exchanged_keys
 from rearview.parallel.exchange_plan import ExchangePlan
 from rearview.parallel.rank_group import RankGroup
@@ -78,6 +79,7 @@ class LayoutShard:
         plan = self.plan_of(call.mask)
         # Before the exchange: a rank that raises must not leave others waiting in a later one.
         bias = self._bias(call, plan)
+        self._check_agreement(call, plan)
         self.exchanges += 1
         key, value = exchanged_keys(call.key, call.value, plan, self.ranks)
         return replace(call, key=key, value=value, mask=plan.mask, frame=plan.frame, bias=bias, shard=None)
@@ -97,6 +99,12 @@ class LayoutShard:
             return ExchangePlan.of(spans, self.layout.pieces, self.ranks.rank, needs=needs)
 
         return self.layout.plans.get(spans, self.ranks.rank, work_out)
+
+    def _check_agreement(self, call: Call, plan: ExchangePlan) -> None:
+        key, value = call.key, call.value
+        tensors = digest(key.dtype, key.shape[:2], key.shape[3], value.shape[3])
+        layout, mask = plan.digests
+        self.layout.agreements.check(self.ranks, key.device, layout=layout, mask=mask, tensors=tensors)
 
     def _bias(self, call: Call, plan: ExchangePlan) -> Tensor | None:
         """The bias of this rank's rows for local keys. A given tensor has a column for each position."""
