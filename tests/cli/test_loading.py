@@ -1,6 +1,8 @@
 """What a command imports: the parts that it needs, and no others."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -117,3 +119,21 @@ def test_a_misspelt_verb_gets_a_suggestion(rearview):
     done = rearview("tran")
     assert done.code == 2
     assert "No such command 'tran'. Did you mean 'train'?" in done.err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent")
+def test_ctrl_c_ends_a_command_while_torch_imports_numpy(tmp_path: Path):
+    """torch takes an interrupted import for a numpy that does not work, and would go on."""
+    pytest.importorskip("numpy")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'numpy' and 'torch' in sys.modules:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "rearview", "mask", "causal()", "--length", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

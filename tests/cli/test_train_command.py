@@ -369,10 +369,11 @@ def test_a_traceback_of_a_process_is_named(tmp_path: Path):
     )
 
 
-def test_a_process_does_not_wait_for_others_that_nobody_starts(text: Path, out: Path, tmp_path: Path):
-    """The command that started it was killed before it started the next."""
+@pytest.mark.parametrize("folder", [".", "removed"])
+def test_a_process_does_not_wait_for_others_that_nobody_starts(folder: str, text: Path, out: Path, tmp_path: Path):
+    """The command that started it was killed before it started the next, or was stopped and has cleaned up."""
     alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    alone |= {STORE: str(tmp_path / "store"), LAUNCHER: "-1"}
+    alone |= {STORE: str(tmp_path / folder / "store"), LAUNCHER: "-1"}
     done = subprocess.run(
         [sys.executable, "-m", "rearview", "train", "--text", str(text), "--out", str(out)],
         capture_output=True,

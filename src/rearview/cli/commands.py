@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from rearview.cli.interrupt import ended_at_once
 
 # A mixin: for a type checker it is the command that it is mixed into.
 Base = TyperCommand if TYPE_CHECKING else object
@@ -28,6 +31,14 @@ class _PlainFlags(Base):
 
 class Command(_PlainFlags, TyperCommand):
     """One command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; not for its help, which does not wait for torch."""
+        # While torch is imported it imports numpy, and takes a Ctrl-C there for a numpy that does not work: the signal
+        # would be lost, or numpy would be half of itself. Where torch is missing, what needs it says so.
+        with ended_at_once(), suppress(ImportError):
+            import torch  # noqa: F401
+        return super().invoke(ctx)
 
 
 class CommandGroup(_PlainFlags, TyperGroup):  # pyright: ignore[reportIncompatibleMethodOverride]

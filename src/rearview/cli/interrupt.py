@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 
@@ -52,3 +54,24 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
         self._before = {}
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """Within, Ctrl-C ends the process as it ends a program that is not Python's: nothing can catch it.
+
+    >>> with ended_at_once():
+    ...     signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    True
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except ValueError:
+        # Only the main thread may handle signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

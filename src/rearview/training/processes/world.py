@@ -251,9 +251,14 @@ def _own_device(name: str) -> torch.device:
 
 def _await_others(store: str, rank: int, size: int) -> None:
     """Wait for the other processes of this machine, which may never come if the command that starts them is killed."""
-    Path(f"{store}.{rank}").touch()
+    gone = f"rank {rank} stops before the first step: the command that started it has ended."
+    try:
+        Path(f"{store}.{rank}").touch()
+    except FileNotFoundError:
+        # It has removed the folder of the store.
+        raise RankFailed(gone) from None
     deadline = time.monotonic() + TIMEOUT.total_seconds()
     while not all(Path(f"{store}.{other}").exists() for other in range(size)) and time.monotonic() < deadline:
         if launcher_is_gone():
-            raise RankFailed(f"rank {rank} stops before the first step: the command that started it has ended.")
+            raise RankFailed(gone)
         time.sleep(0.05)
