@@ -1,9 +1,11 @@
 """Texts that are larger than memory: read in pieces, tokenized once into a file, and read from there by windows."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ TEXT = "".join(f"Zeile {n} of a text; naïve — 水 {n * n}?\r\n\n" for n in ra
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Pieces and blocks are so small that every text has many."""
-    monkeypatch.setattr(pieces.cut, "__kwdefaults__", {"size": 12})
+    monkeypatch.setattr(pieces.cut, "__kwdefaults__", {"size": 12, "searched": 0})
     monkeypatch.setattr(text_files, "BLOCK", 7)
     monkeypatch.setenv("REARVIEW_CACHE", str(tmp_path / "cache"))
 
@@ -109,6 +111,43 @@ def test_tokens_of_pieces_are_the_tokens_of_the_text(text: str, size: int):
     assert joined == bpe.encode(text)
 
 
+@given(st.text(st.sampled_from(" \nab_é水"), max_size=200), st.integers(1, 20), st.integers(1, 30))
+def test_a_text_that_arrives_in_blocks_is_cut_as_if_all_were_searched_again(text: str, size: int, block: int):
+    one, other, pieces_of_one, pieces_of_other = "", "", [], []
+    for begin in range(0, len(text), block):
+        arrived = text[begin : begin + block]
+        parts, one = cut(one + arrived, size=size, searched=len(one))
+        pieces_of_one += parts
+        parts, other = cut(other + arrived, size=size)
+        pieces_of_other += parts
+    assert (pieces_of_one, one) == (pieces_of_other, other)
+
+
+class Counted:
+    """The places to cut, with the number of characters that were searched for them."""
+
+    def __init__(self) -> None:
+        self.pattern, self.characters = pieces.PLACE, 0
+
+    def search(self, text: str, begin: int) -> re.Match[str] | None:
+        self.characters += len(text) - begin
+        return self.pattern.search(text, begin)
+
+    def finditer(self, text: str, begin: int, end: int) -> Iterator[re.Match[str]]:
+        self.characters += end - begin
+        return self.pattern.finditer(text, begin, end)
+
+
+@pytest.mark.parametrize("separator", [None, "水"])
+def test_a_line_without_spaces_is_searched_once(separator: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file of one line arrives in thousands of blocks."""
+    (tmp_path / "line.txt").write_text("x" * 3000)
+    counted = Counted()
+    monkeypatch.setattr(pieces, "PLACE", counted)
+    assert documents(TextFiles.of(str(tmp_path / "line.txt"), separator=separator)) == ["x" * 3000]
+    assert counted.characters < 4 * 3000
+
+
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: tokenizer.kind)
 def test_ids_as_a_tensor_are_the_ids(tokenizer: Tokenizer):
     text = TEXT.replace("\r", "")
@@ -122,7 +161,7 @@ def test_ids_as_a_tensor_are_the_ids(tokenizer: Tokenizer):
 
 def test_subwords_learned_from_pieces_are_those_of_the_text(monkeypatch: pytest.MonkeyPatch):
     ours = BPETokenizer.train([TEXT], vocab_size=400)
-    monkeypatch.setattr(pieces.cut, "__kwdefaults__", {"size": 1 << 20})
+    monkeypatch.setattr(pieces.cut, "__kwdefaults__", {"size": 1 << 20, "searched": 0})
     assert ours.inner.to_str() == BPETokenizer.train([TEXT], vocab_size=400).inner.to_str()
 
 

@@ -77,21 +77,26 @@ class TextFiles:
 
     def _documents(self, blocks: Iterator[str]) -> Iterator[TextPiece]:
         separator, held, starts = self.separator, "", True
+        # How much of what is held has been searched for a place to cut.
+        searched = 0
         for block in blocks:
             held += block
             if separator is not None:
                 *documents, held = held.split(separator)
                 for document in documents:
+                    searched = 0
                     for text in pieces_of(document):
                         yield TextPiece(text, starts)
                         starts = False
                     starts = True
                 # The separator may be divided between two blocks.
                 keep = len(separator) - 1
-                texts, rest = cut(held[: len(held) - keep])
+                texts, rest = cut(held[: len(held) - keep], searched=searched)
                 held = rest + held[len(held) - keep :]
             else:
-                texts, held = cut(held)
+                texts, rest = cut(held, searched=searched)
+                held = rest
+            searched = len(rest)
             for text in texts:
                 yield TextPiece(text, starts)
                 starts = False
