@@ -410,12 +410,18 @@ def test_ctrl_c_saves_in_several_processes(text: Path, out: Path):
     assert f"Stopped after step {step}, and saved. To resume: rearview train --resume {out}\n" in said
 
 
-def test_torchrun_starts_it_too(text: Path, out: Path, tmp_path: Path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    # Processes that have trained end at once: threads of gloo that are left abort an interpreter that ends.
+def watched(tmp_path: Path) -> dict[str, str]:
+    """An environment in which one of several processes prints a line when its interpreter ends."""
     at_exit = "import atexit, os\nif 'RANK' in os.environ: atexit.register(print, 'the interpreter ended')\n"
     (tmp_path / "sitecustomize.py").write_text(at_exit)
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    chosen = {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+    return {**os.environ, **chosen}
+
+
+def test_torchrun_starts_it_too(text: Path, out: Path, tmp_path: Path):
+    # Processes that have trained end at once: threads of gloo that are left abort an interpreter that ends.
+    environment = watched(tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rearview"]
     done = subprocess.run(
         [*command, "train", "--text", str(text), "--out", str(out), *QUICK],
@@ -428,4 +434,25 @@ def test_torchrun_starts_it_too(text: Path, out: Path, tmp_path: Path):
     assert done.stdout.startswith("2 processes on cpu; each has a copy of the model.\nGPT with ")
     # Rank 0 alone prints: three checkpoints, once each.
     assert (done.stdout.count("Done."), done.stdout.count("  saved ")) == (1, 3)
+    assert "the interpreter ended" not in done.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the size of files is limited")
+def test_processes_that_cannot_save_end_at_once_too(text: Path, out: Path, tmp_path: Path):
+    """An abort after the message would be reported as a second failure."""
+    import resource
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rearview", "train", "--text", str(text), "--out", str(out), *QUICK, *TWO],
+        capture_output=True,
+        text=True,
+        env=watched(tmp_path),
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"rearview: The checkpoint of step 0 could not be written to {out}: rank 0: File too large. No part of it was "
+        "left. Free some space, or choose another folder with --out.\n"
+    )
     assert "the interpreter ended" not in done.stdout

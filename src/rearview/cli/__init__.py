@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from rearview.cli.output import OutputRefused, ReaderGone, name_refusals
+from rearview.cli.output import OutputRefused, ReaderGone, name_refusals, refused
 from rearview.errors import MissingExtra, RearviewError
 
 # What a shell reports for a command that was interrupted, or whose reader went away.
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 0 if done.code is None else 2
     except RearviewError as error:
-        code = _refused(error)
+        code = refused(error)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except ReaderGone:
@@ -71,12 +71,6 @@ def _missing_extra() -> MissingExtra | None:
     return None
 
 
-def _refused(error: RearviewError) -> int:
-    # In one piece: several processes may write at once.
-    sys.stderr.write(f"rearview: {error}\n")
-    return 2
-
-
 def _flushed(code: int) -> int:
     # Here, because what is still buffered can no longer be reported when the interpreter ends.
     try:
@@ -84,5 +78,5 @@ def _flushed(code: int) -> int:
     except ReaderGone:
         return READER_GONE
     except OutputRefused as error:
-        return _refused(error)
+        return refused(error)
     return code

@@ -44,6 +44,13 @@ class _Remarks(io.FileIO):
             return super().write(data)
 
 
+def refused(error: RearviewError) -> int:
+    """Say why a command ends; its exit code."""
+    # In one piece: several processes may write at once.
+    sys.stderr.write(f"rearview: {error}\n")
+    return 2
+
+
 def name_refusals() -> None:
     """From now on print() raises `OutputRefused` or `ReaderGone`; remarks that stderr refuses are dropped."""
     sys.stdout = _on(_Output, sys.stdout)

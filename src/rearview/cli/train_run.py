@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rearview.cli.interrupt import Interrupt
+from rearview.cli.output import refused
 from rearview.cli.progress import reading, shown
 from rearview.cli.terminal import note
 from rearview.drawing.cells import counted
@@ -34,7 +35,11 @@ def run_training(settings: Mapping[str, object], given: set[str], *, out: Path, 
     if resume is not None and "out" in given:
         raise BadArgument("--out", expected="no other folder: a resumed run stays in its own", got=out)
     if is_one_of_several():
-        return _in_one_of_several(settings, given, out=out, resume=resume)
+        try:
+            code = _in_one_of_several(settings, given, out=out, resume=resume)
+        except RearviewError as error:
+            code = refused(error)
+        _exit_at_once(code)
     run = _new_run(settings, given, out=out, resume=resume, world=None)
     _announce(run)
     with Interrupt(SAVING) as interrupt:
@@ -87,15 +92,16 @@ def _in_one_of_several(settings: Mapping[str, object], given: set[str], *, out: 
     finally:
         world.leave()
     if world.is_first:
-        _exit_at_once(_ended(run, last, interrupt))
-    _exit_at_once(0 if isinstance(last, Finished) else 128 + (interrupt.signal or 2))
+        return _ended(run, last, interrupt)
+    return 0 if isinstance(last, Finished) else 128 + (interrupt.signal or 2)
 
 
 def _exit_at_once(code: int) -> NoReturn:
     """End one of several processes without the end of the interpreter, when all is written.
 
     DDP keeps the threads of gloo. One that frees a tensor while the interpreter ends waits for Python's lock, and that
-    aborts the process: a run that was complete would be reported as failed.
+    aborts the process: a run that was complete would be reported as failed, and one that has said why it stops as
+    ended by SIGABRT.
     """
     sys.stdout.flush()
     sys.stderr.flush()
