@@ -353,7 +353,8 @@ def launched(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "ranks.py").write_text(code)
     launching = "import sys\nfrom rearview.training.processes.launcher import launch\n"
     launching += "try: sys.exit(launch('ranks', [], processes=2))\nexcept Exception as error: sys.exit(repr(error))"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     command = [sys.executable, "-c", launching]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
@@ -367,6 +368,46 @@ def test_a_traceback_of_a_process_is_named(tmp_path: Path):
     assert re.fullmatch(
         r"RankFailed\('rank 1 \(process \d+\) ended with the traceback above, so the others were stopped\.'\)", last
     )
+
+
+LOST = """
+import fcntl, os, signal, sys, time
+lock, ready = open("lock", "w"), "ready"
+if os.environ["RANK"] == "1":
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    open(ready, "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists(ready):
+    time.sleep(0.01)
+fcntl.flock(lock, fcntl.LOCK_EX)
+sys.exit(2)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process is killed")
+def test_a_process_that_was_killed_is_named_before_those_that_lost_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Rank 0 ends as soon as rank 1 is gone, so that the launcher finds both at once."""
+    monkeypatch.chdir(tmp_path)
+    done = launched(tmp_path, LOST)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"RankFailed\('rank 1 \(process \d+\) was ended by SIGKILL, so the others were stopped\.'\)", last
+    )
+
+
+REFUSES = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit(2)
+time.sleep(100)
+"""
+
+
+def test_processes_that_the_launcher_stops_are_not_blamed(tmp_path: Path):
+    """Rank 1 has said why it ends; rank 0 is ended by SIGTERM then."""
+    done = launched(tmp_path, REFUSES)
+    assert (done.returncode, done.stderr) == (2, "")
 
 
 @pytest.mark.parametrize("folder", [".", "removed"])

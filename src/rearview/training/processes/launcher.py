@@ -10,16 +10,22 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rearview.errors import BadArgument
 from rearview.masks.frame import whole_number
 from rearview.training.processes.world import LAUNCHER, STORE, RankFailed
 
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
 # After a signal, or after one process has ended, the others have this many seconds before they are killed.
 GRACE = 60
+# Processes that end within this time of the first were not killed by the launcher, which waits longer.
+AT_ONCE = 5
 # The exit code of a Python process that an uncaught error has ended.
 TRACEBACK = 1
 
@@ -54,7 +60,7 @@ def launch(module: str, arguments: Sequence[str], *, processes: int, threads: in
             try:
                 elastic_launch(config, sys.executable)("-m", module, *arguments)
             except ChildFailedError as error:
-                rank, failure = error.get_first_failure()
+                rank, failure = _cause(error.failures)
                 if failure.exitcode < 0:
                     name = signal.Signals(-failure.exitcode).name
                     raise RankFailed(
@@ -68,6 +74,18 @@ def launch(module: str, arguments: Sequence[str], *, processes: int, threads: in
             except SignalException as stopped:
                 return 128 + int(stopped.sigval)
     return 0
+
+
+def _cause(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
+    """The rank that failed by itself. Others have lost it and say so, or were stopped by the launcher after it."""
+    first = min(failure.timestamp for failure in failures.values())
+
+    def order(failed: tuple[int, ProcessFailure]) -> tuple[bool, bool, bool, int]:
+        rank, failure = failed
+        is_stopped = failure.exitcode == -signal.SIGTERM or failure.timestamp > first + AT_ONCE
+        return is_stopped, failure.exitcode > 0, failure.exitcode != TRACEBACK, rank
+
+    return min(failures.items(), key=order)
 
 
 @contextmanager
