@@ -166,6 +166,9 @@ def test_nothing_to_resume(tmp_path: Path):
         list(small_run(tmp_path, resume=tmp_path))
     with pytest.raises(BadArgument, match="which does not exist"):
         newest(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadArgument, match="which is a file"):
+        newest(tmp_path / "file")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path):

@@ -174,8 +174,10 @@ def test_a_text_must_have_the_same_content(config: RunConfig, tmp_path: Path):
     out = tmp_path / "out"
     finish(Run.start(config, out))
     moved = shutil.move(str(config.text), tmp_path / "moved.txt")
-    with pytest.raises(BadFile, match="does not exist"):
+    with pytest.raises(BadFile, match=r": does not exist\. If the text was moved, say where it is now: --text\."):
         Run.resume(out, steps=9)
+    with pytest.raises(BadFile, match=r"nowhere: does not exist\.$"):
+        Run.resume(out, steps=9, text=str(tmp_path / "nowhere"))
     finish(Run.resume(out, steps=9, text=str(moved)))
     Path(moved).write_text(TEXT + "More.")
     with pytest.raises(BadArgument, match=r"text: expected the text of the run in .*, got another text \(fingerprint "):

@@ -33,6 +33,7 @@ from rearview.training.metrics import read_metrics
 from rearview.training.processes.world import World
 from rearview.training.run_config import KEPT_TEXT, RunConfig
 from rearview.training.run_folder import RunFolder
+from rearview.training.sources import Document
 from rearview.training.tensorboard import to_tensorboard
 from rearview.training.text_files import TextFiles
 from rearview.training.threads import events_on, threads_for
@@ -110,7 +111,7 @@ class Run:
             expected = f"at least {folder.step}, the number of steps that {checkpoint.path} has done"
             raise BadArgument("steps", expected=expected, got=config.steps)
         kept = folder.path / KEPT_TEXT if config.is_piped and "text" not in changes else None
-        source = config.source(kept)
+        source = _source(config, kept, is_moved="text" in changes)
         if not isinstance(source, TextFiles):
             # First: the tokenizer may not know the characters of another text.
             checkpoint.check_text(fingerprint_of([document.text for document in source]))
@@ -142,6 +143,16 @@ class Run:
 def _prepared(config: RunConfig) -> RunConfig:
     # Another number of threads adds in another order, so a run that is resumed uses as many.
     return replace(config.with_absolute_path(), threads=threads_for(config))
+
+
+def _source(config: RunConfig, kept: Path | None, *, is_moved: bool) -> TextFiles | list[Document]:
+    """The text of a run that is resumed."""
+    try:
+        return config.source(kept)
+    except BadFile as error:
+        if config.is_piped or is_moved:
+            raise
+        raise BadFile(error.path, f"{error.why} If the text was moved, say where it is now: --text.") from error
 
 
 def _config_of(record: Record, path: Path) -> RunConfig:

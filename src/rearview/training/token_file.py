@@ -149,8 +149,9 @@ def _open(folder: Path) -> TokenFile:
 
 
 def _mapped(path: Path, count: int, kind: torch.dtype) -> Tensor:
-    if path.stat().st_size != count * kind.itemsize:
-        raise BadFile(path, f"is damaged: expected {count * kind.itemsize} bytes. Remove its folder.")
+    expected, got = count * kind.itemsize, path.stat().st_size
+    if got != expected:
+        raise ValueError(f"{path.name} has {got:,} bytes, not {expected:,}")
     # Private, so that nothing is ever written to the file.
     return torch.from_file(str(path), shared=False, size=count, dtype=kind)
 

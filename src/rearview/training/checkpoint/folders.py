@@ -52,7 +52,8 @@ def newest(out: str | os.PathLike[str]) -> Path:
     """The checkpoint with the most steps."""
     found = checkpoints(out)
     if not found:
-        got = "which has none" if Path(out).is_dir() else "which does not exist"
+        folder = Path(out)
+        got = "which has none" if folder.is_dir() else "which is a file" if folder.exists() else "which does not exist"
         raise BadArgument("run", expected="a folder with checkpoints of rearview train", got=f"{out}, {got}")
     return found[-1]
 
