@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import pytest
 from rearview.errors import RearviewError
 
 MUTATIONS = int(os.environ.get("REARVIEW_FUZZ", "12"))
+SEED = os.environ.get("REARVIEW_FUZZ_SEED", "")
 SECONDS, BYTES = 20, 3 * 2**30
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
@@ -84,7 +86,8 @@ def changed_value(text: str, draw: random.Random) -> bytes:
         if draw.random() < 0.15:
             del inner[last]
         else:
-            inner[last] = draw.choice(HOSTILE)
+            # A copy: a later change may reach into it.
+            inner[last] = copy.deepcopy(draw.choice(HOSTILE))
     return json.dumps(data).encode()
 
 
@@ -163,7 +166,7 @@ def check_mutations(
     Args:
         repair: what an attacker would do after a change, such as making checksums fit again.
     """
-    draw, good = random.Random(name), target.read_bytes()
+    draw, good = random.Random(f"{SEED}{name}"), target.read_bytes()
     assert holds(use, given) is None
     refused = 0
     for number in range(MUTATIONS):

@@ -3,9 +3,9 @@
 The corpus is built here: a model of each kind with its tokenizer, a trace, matrices and an observation; the files of
 runs and reports are in test_hostile_runs.py. Known attacks are listed one by one. Beside them each file is mutated at
 random: values of its JSON are replaced by hostile ones, bytes are changed, the end is cut. REARVIEW_FUZZ=N runs N
-mutations per file instead of a few:
+mutations per file instead of a few, and REARVIEW_FUZZ_SEED=S makes them other ones:
 
-    REARVIEW_FUZZ=2000 pytest tests/test_hostile_files.py tests/test_hostile_runs.py
+    REARVIEW_FUZZ=2000 REARVIEW_FUZZ_SEED=7 pytest tests/test_hostile_files.py tests/test_hostile_runs.py
 """
 
 import json
@@ -194,6 +194,13 @@ def test_escape_codes_in_merges_are_written_out(tmp_path: Path):
     tokenizer = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [f"{ESCAPE} b"]}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "is not a tokenizer that the tokenizers library can read" in (holds(use_tokenizer, tmp_path) or "")
+
+
+def test_half_a_character_names_no_special_token(corpus: Corpus, tmp_path: Path):
+    folder = shutil.copytree(corpus.root / "own", tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "\ud800"}))
+    assert holds(use_tokenizer, folder) is None
+    assert load_tokenizer(folder).end_id is None
 
 
 def test_an_archive_with_a_shape_of_10_to_the_30_is_refused(corpus: Corpus, tmp_path: Path):

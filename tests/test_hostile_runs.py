@@ -3,6 +3,7 @@
 A checkpoint has checksums, which an attacker makes fit again: the files of a run are mutated both ways.
 """
 
+import copy
 import json
 import os
 import random
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rearview.auditing import Report, Witness, audit, compare_reports
+from rearview.auditing import Witness, audit, compare_reports
+from rearview.auditing.reporting.serial import from_json
 from rearview.cli.audit_run import run_diff
 from rearview.codec import read_bytes
 from rearview.comparison import folder as comparisons
@@ -34,6 +36,7 @@ from tests.hostile import (
     HOSTILE,
     IN_PLACE,
     MUTATIONS,
+    SEED,
     changed_bytes,
     check_in_place,
     check_mutations,
@@ -87,7 +90,7 @@ def use_comparison(out: Path) -> None:
 
 
 def use_report(path: Path) -> None:
-    report = Report.from_json(read_bytes(path, most=2**28).decode())
+    report = from_json(read_bytes(path, most=2**28), path)
     str(report.show())
     report.save(path.with_suffix(".html"))
     compare_reports(report, report)
@@ -160,12 +163,12 @@ def test_what_is_no_file_is_refused(corpus: Path, name: str, kind: str, tmp_path
 @pytest.mark.parametrize("number", range(MUTATIONS))
 def test_records_with_hostile_values_and_fitting_checksums(corpus: Path, number: int, tmp_path: Path):
     out = Path(shutil.copytree(corpus / "run", tmp_path / "run"))
-    path, draw = newest(out) / RECORD, random.Random(number)
+    path, draw = newest(out) / RECORD, random.Random(f"{SEED}{number}")
     body = json.loads(path.read_bytes())
     body.pop("checksum")
     where = body["config"] if draw.random() < 0.7 else body
     for _ in range(draw.choice([1, 1, 3])):
-        where[draw.choice(sorted(where))] = draw.choice(HOSTILE)
+        where[draw.choice(sorted(where))] = copy.deepcopy(draw.choice(HOSTILE))
     path.write_text(json.dumps({**body, "checksum": _checksum(body)}))
     holds(use_run, out)
 
@@ -182,7 +185,7 @@ def test_a_pipe_is_no_report(tmp_path: Path):
 )
 def test_texts_of_every_encoding_and_none(encoding: str, tmp_path: Path):
     """Under every encoding that Python knows: a text, or an error; read whole and in blocks with the same result."""
-    draw = random.Random(encoding)
+    draw = random.Random(f"{SEED}{encoding}")
     written = encoding if encoding.startswith("utf") else "utf-8"
     good = "Übermut tut selten gut.\r\n日本語\n".encode(written, "replace")
     for number in range(MUTATIONS):
@@ -207,7 +210,7 @@ WORDS = [
 
 def test_mask_expressions_are_read_or_refused(tmp_path: Path):
     """Random words: whatever is a mask can be shown and lowered at a small size."""
-    draw, masks = random.Random(0), 0
+    draw, masks = random.Random(f"{SEED}masks"), 0
 
     def use(text: str) -> None:
         nonlocal masks
@@ -224,6 +227,18 @@ def test_mask_expressions_are_read_or_refused(tmp_path: Path):
     assert masks > 50
 
 
+@pytest.mark.parametrize("name", ["tokens", "bytes_per_token", "documents", "marks", "characters", "fingerprint"])
+def test_numbers_of_a_cache_that_are_none_are_refused(corpus: Path, name: str):
+    (path,) = (corpus / "cache").rglob("tokens.json")
+    good = path.read_text()
+    try:
+        for wrong in ([], {}, None, True, 0.5):
+            path.write_text(json.dumps({**json.loads(good), name: wrong}))
+            assert f"{name}: expected" in (holds(use_tokens, corpus) or "")
+    finally:
+        path.write_text(good)
+
+
 TOKEN_FILES = ("tokens.bin", "starts.bin", "marks.bin", "tokens.json", "source.json")
 
 
@@ -231,7 +246,7 @@ TOKEN_FILES = ("tokens.bin", "starts.bin", "marks.bin", "tokens.json", "source.j
 def test_a_damaged_cache_of_tokens_is_refused_or_made_again(corpus: Path, name: str):
     """Files of the user's own cache: sizes are checked, and JSON may be anything."""
     (path,) = (corpus / "cache").rglob(name)
-    good, draw = path.read_bytes(), random.Random(name)
+    good, draw = path.read_bytes(), random.Random(f"{SEED}{name}")
     for number in range(MUTATIONS):
         if path.suffix == ".json":
             path.write_bytes(mutated(path, good, number, draw))

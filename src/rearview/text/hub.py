@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -150,7 +151,9 @@ def tokenizers_library() -> ModuleType:
 
 
 def _known(inner: tokenizers.Tokenizer, names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if inner.token_to_id(name) is not None), None)
+    # Half a character (a lone surrogate) is in no vocabulary, and the library cannot be asked for it.
+    askable = (name for name in names if not re.search("[\ud800-\udfff]", name))
+    return next((name for name in askable if inner.token_to_id(name) is not None), None)
 
 
 @contextmanager

@@ -17,9 +17,9 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -53,6 +53,18 @@ class TokenFile:
     corpus: Corpus
     fingerprint: str
     documents: int
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What tokens.json holds."""
+
+    tokens: int
+    bytes_per_token: int
+    documents: int
+    marks: int
+    characters: int
+    fingerprint: str
 
 
 def tokens_of_files(files: TextFiles, tokenizer: Tokenizer, progress: Progress) -> TokenFile:
@@ -120,30 +132,30 @@ def _write(folder: Path, reading: SourceReading, files: TextFiles, tokenizer: To
     marks.extend((tokens, characters))
     (folder / STARTS).write_bytes(starts.tobytes())
     (folder / MARKS).write_bytes(marks.tobytes())
-    numbers = {
-        "tokens": tokens,
-        "bytes_per_token": kind.itemsize,
-        "documents": len(starts),
-        "marks": len(marks) // 2,
-        "characters": characters,
-        "fingerprint": digest.hexdigest(),
-    }
-    (folder / NUMBERS).write_text(json.dumps(numbers))
+    numbers = _Numbers(
+        tokens=tokens,
+        bytes_per_token=kind.itemsize,
+        documents=len(starts),
+        marks=len(marks) // 2,
+        characters=characters,
+        fingerprint=digest.hexdigest(),
+    )
+    (folder / NUMBERS).write_text(json.dumps(asdict(numbers)))
 
 
 def _open(folder: Path) -> TokenFile:
     try:
         numbers = Reader(folder / NUMBERS).read(
-            dict[str, Any], parse_json(read_bytes(folder / NUMBERS, most=LARGEST_NUMBERS), folder / NUMBERS)
+            _Numbers, parse_json(read_bytes(folder / NUMBERS, most=LARGEST_NUMBERS), folder / NUMBERS)
         )
-        kind = torch.uint16 if numbers["bytes_per_token"] == 2 else torch.int32
+        kind = torch.uint16 if numbers.bytes_per_token == 2 else torch.int32
         corpus = Corpus(
-            _mapped(folder / TOKENS, numbers["tokens"], kind),
-            _mapped(folder / STARTS, numbers["documents"], torch.int64),
-            numbers["characters"],
-            _mapped(folder / MARKS, 2 * numbers["marks"], torch.int64).view(-1, 2),
+            _mapped(folder / TOKENS, numbers.tokens, kind),
+            _mapped(folder / STARTS, numbers.documents, torch.int64),
+            numbers.characters,
+            _mapped(folder / MARKS, 2 * numbers.marks, torch.int64).view(-1, 2),
         )
-        return TokenFile(corpus, numbers["fingerprint"], numbers["documents"])
+        return TokenFile(corpus, numbers.fingerprint, numbers.documents)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadFile(folder, f"is damaged ({error}). Remove it; it will be made again.") from error
 
