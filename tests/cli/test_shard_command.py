@@ -36,6 +36,10 @@ def test_a_picture_is_written(rearview, tmp_path: Path):
     [
         (["causal()", "-n", "0", "-r", "2"], "length: expected an integer of at least 1, got 0."),
         (
+            ["causal()", "-n", "9", "-r", "2", "--out", "layout.gif"],
+            "path: expected a name that ends in .svg, .png or .pdf, got '.gif' (layout.gif).",
+        ),
+        (
             ["causal()", "-n", "9", "-r", "2", "--documents", "5,5"],
             "--documents: expected at most 9 positions, the length, got 10 positions in all.",
         ),

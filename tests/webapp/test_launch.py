@@ -124,14 +124,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path):
         list(starter.train_starter(tmp_path / "file" / "starter"))
 
 
-def command(*arguments: object) -> subprocess.Popen[str]:
+def command(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     code = "from rearview.cli import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code, "studio", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "BROWSER": "true"},
+        env={**os.environ, "BROWSER": "true", **environment},
     )
 
 
@@ -159,6 +159,7 @@ def test_the_command_serves_until_it_is_interrupted(folder: Path, tmp_path: Path
     [
         (["nowhere"], "MODEL_DIR: expected a folder with a model, got nowhere, which does not exist."),
         (["{folder}", "--text", "nowhere"], "--text: expected a file of text, got nowhere: No such file or directory."),
+        (["{folder}", "--text", "/dev/zero"], "/dev/zero: this is a pipe or a device, not a file"),
         (["{folder}", "--port", "99999"], "port: expected a number from 0 to 65535, got 99999."),
     ],
 )
@@ -166,3 +167,11 @@ def test_the_command_says_what_is_wrong(folder: Path, arguments: list[str], mess
     process = command(*(each.format(folder=folder) for each in arguments), "--no-browser")
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (2, "", f"rearview: {message}\n")
+
+
+def test_an_address_is_refused_before_a_model_is_trained(tmp_path: Path):
+    process = command("--port", "99999", "--no-browser", XDG_CACHE_HOME=str(tmp_path))
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert errors == "rearview: port: expected a number from 0 to 65535, got 99999.\n"
+    assert not any(tmp_path.iterdir())

@@ -61,7 +61,7 @@ def draw(
     batch: Annotated[int, typer.Option(help="Batch item to draw.")] = 0,
     head: Annotated[int, typer.Option(help="Head to draw.")] = 0,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Also write a picture to this file: .svg or .png.")
+        str | None, typer.Option("--out", "-o", help="Also write a picture to this file: .svg, .png or .pdf.")
     ] = None,
 ) -> None:
     """Draw a mask: which keys each query may hear, ranges, the visible share, warnings.
@@ -80,9 +80,14 @@ def draw(
     rearview mask diff "causal()" "window(4)" --length 6
     """
     from rearview.cli.terminal import show
+    from rearview.files import target_of
+    from rearview.masks.inspection.picture import ENDINGS
     from rearview.masks.parser import parse
 
     mask = parse(expression)
+    if out is not None:
+        # Before anything is printed.
+        target_of(out, ENDINGS)
     queries, others = _tokens(tokens, keys, length, mask)
     show(mask.show(queries, others, q_start=q_start, batch=batch, head=head))
     if out is not None:
@@ -117,11 +122,13 @@ def diff(
 
 
 def _tokens(tokens: str | None, keys: str | None, length: int | None, *masks: Mask) -> tuple[Tokens, Tokens | None]:
+    if length is not None and length < 1:
+        raise BadArgument("--length", expected="an integer of at least 1", got=length)
     if tokens is not None and length is not None:
         raise BadArgument("--length", expected="either --tokens or --length", got="both")
     if keys is not None and tokens is None and length is None:
         raise BadArgument("--keys", expected="--tokens or --length with it, for the queries", got="neither")
     others = int(keys) if keys is not None and keys.strip().isdecimal() else keys
     if tokens is not None or length is not None:
-        return tokens if tokens is not None else length or 0, others
+        return tokens if tokens is not None else length, others
     return min([known for mask in masks if (known := mask.own_length)] or [DEFAULT_LENGTH]), None

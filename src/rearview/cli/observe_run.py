@@ -23,7 +23,7 @@ from torch import nn
 from rearview.cli.commands import option_name
 from rearview.cli.observe import ENDINGS
 from rearview.cli.terminal import console, note
-from rearview.codec import check_regular
+from rearview.cli.text_file import read_text_file
 from rearview.errors import BadArgument, MissingExtra, Unsupported
 from rearview.files import target_of, write_whole
 from rearview.masks import Mask
@@ -126,14 +126,8 @@ def _text(text: str | None, prompt: str | None) -> str:
     assert text is not None
     if text == "-":
         return sys.stdin.read()
-    if not Path(text).is_dir():
-        check_regular(Path(text))
-    try:
-        return Path(text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        advice = "Use --prompt to give the text itself." if isinstance(error, FileNotFoundError) else ""
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise BadArgument("--text", expected="a file of text, or -", got=f"{text}: {why}", advice=advice) from error
+    advice = "Use --prompt to give the text itself."
+    return read_text_file(Path(text), expected="a file of text, or -", advice_if_missing=advice)
 
 
 def _opened(path: str) -> Observation:

@@ -36,7 +36,7 @@ def shard(
     ] = 4096,
     show: Annotated[bool, typer.Option("--show", help="Also draw the positions that each rank holds.")] = False,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Also write a picture to this file: .svg or .png.")
+        str | None, typer.Option("--out", "-o", help="Also write a picture to this file: .svg, .png or .pdf.")
     ] = None,
 ) -> None:
     """Show how a sequence is spread over ranks: work, keys that travel, bytes.
@@ -50,8 +50,13 @@ def shard(
     """
     from rearview import parallel
     from rearview.cli import terminal
+    from rearview.files import target_of
     from rearview.masks.parser import parse
+    from rearview.parallel.picture import ENDINGS
 
+    if out is not None:
+        # Before anything is printed.
+        target_of(out, ENDINGS)
     masks = [parse(each) for each in (expression, *(layer or ()))]
     if documents is not None:
         packed = _packed(documents, length)

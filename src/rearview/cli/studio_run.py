@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rearview.cli.progress import shown
 from rearview.cli.terminal import note
-from rearview.errors import BadArgument
+from rearview.cli.text_file import read_text_file
 from rearview.webapp import Studio
-from rearview.webapp.launch import is_loopback, needs_server, open_page
+from rearview.webapp.launch import check_address, is_loopback, needs_server, open_page
 from rearview.webapp.starter import CONFIG, TEXT, is_ready, starter_folder, train_starter
 
 
@@ -17,7 +17,8 @@ def run_studio(models: Sequence[str], *, text: Path | None, host: str, port: int
     """Serve the studio until it is interrupted."""
     # Before anything is trained.
     needs_server()
-    content = TEXT if text is None else _text(text)
+    check_address(host, port)
+    content = TEXT if text is None else read_text_file(text)
     folders = [*models]
     if not folders:
         folder = starter_folder()
@@ -39,11 +40,3 @@ def run_studio(models: Sequence[str], *, text: Path | None, host: str, port: int
             running.wait()
         except KeyboardInterrupt:
             print("\nStopped.")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise BadArgument("--text", expected="a file of text", got=f"{path}: {why}") from error

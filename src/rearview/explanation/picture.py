@@ -50,7 +50,7 @@ Colour = tuple[float, float, float]
 
 
 def picture(trace: Trace, ending: str, *, head: int = 0) -> bytes:
-    """The bytes of an `.svg` or `.png` file; see `Trace.save`."""
+    """The bytes of an `.svg`, `.png` or `.pdf` file; see `Trace.save`."""
     return rendered(lambda: _figure(trace, head), ending, needed_for="A picture of a Trace")
 
 

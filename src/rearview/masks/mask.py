@@ -475,7 +475,7 @@ class Mask:
         batch: int = 0,
         head: int = 0,
     ) -> None:
-        """Write the mask as a picture, `.svg` or `.png` (needs matplotlib: `pip install 'rearview[pictures]'`)."""
+        """Write the mask as an `.svg`, `.png` or `.pdf` (needs matplotlib: `pip install 'rearview[pictures]'`)."""
         from rearview.masks.inspection.picture import save_picture
 
         save_picture(self, path, tokens, keys, q_start=q_start, batch=batch, head=head)

@@ -279,7 +279,7 @@ class Layout:
         return drawing(self)
 
     def save_picture(self, path: str | os.PathLike[str]) -> None:
-        """Write a picture, `.svg` or `.png`: positions held and received by each rank, its area and its traffic.
+        """Write an `.svg`, `.png` or `.pdf`: positions held and received by each rank, its area and its traffic.
 
         >>> from rearview import causal
         >>> from rearview.parallel import shard

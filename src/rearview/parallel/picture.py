@@ -1,4 +1,4 @@
-"""A layout as a picture, `.svg` or `.png`: what each rank holds and receives, how much it computes, what it is sent."""
+"""A layout as a picture: what each rank holds and receives, how much it computes, what it is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rearview.parallel.layout import Layout
 
-ENDINGS = (".svg", ".png")
+ENDINGS = (".svg", ".png", ".pdf")
 # More lanes would be thinner than their labels.
 MOST_RANKS = 64
 HELD, RECEIVED, LANE = LIGHT["teal"], LIGHT["heat-2"], LIGHT["blocked"]

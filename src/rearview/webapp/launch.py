@@ -187,6 +187,11 @@ def _shown(host: str) -> str:
     return f"[{host.lower()}]" if ":" in host else host.lower()
 
 
+def check_address(host: str, port: int) -> None:
+    """Raise if the studio cannot listen there."""
+    _listening(host, port).close()
+
+
 def _listening(host: str, port: int) -> socket.socket:
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 65536:
         raise BadArgument("port", expected="a number from 0 to 65535", got=repr(port))

@@ -148,11 +148,19 @@ def test_an_old_picture_is_replaced_and_nothing_else_is_left(tmp_path: Path):
     assert os.listdir(tmp_path) == ["mask.PNG"]
 
 
+def test_a_pdf_for_papers(tmp_path: Path):
+    for name in ("mask.pdf", "again.pdf"):
+        causal().save_picture(tmp_path / name, 2)
+    data = (tmp_path / "mask.pdf").read_bytes()
+    assert data.startswith(b"%PDF-")
+    assert data == (tmp_path / "again.pdf").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mask.pdf", "path: expected a name that ends in .svg or .png, got '.pdf' (mask.pdf)."),
-        ("mask", "path: expected a name that ends in .svg or .png, got no ending (mask)."),
+        ("mask.gif", "path: expected a name that ends in .svg, .png or .pdf, got '.gif' (mask.gif)."),
+        ("mask", "path: expected a name that ends in .svg, .png or .pdf, got no ending (mask)."),
         ("nowhere/mask.svg", "path: expected a folder that exists, got nowhere."),
         (7, "path: expected a file name, got 7."),
     ],

@@ -1,4 +1,4 @@
-"""A mask as a picture, `.svg` or `.png`.
+"""A mask as a picture, `.svg`, `.png` or `.pdf`.
 
     >>> from rearview import causal
     >>> causal().save_picture("causal.svg", "I love sushi very much")    # doctest: +SKIP
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Canvas
     from matplotlib.figure import Figure
 
-ENDINGS = (".svg", ".png")
+ENDINGS = (".svg", ".png", ".pdf")
 MOST_CELLS = 48
 
 MEANINGS: dict[CellRole, str] = {
