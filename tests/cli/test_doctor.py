@@ -168,8 +168,8 @@ def test_both_work_without_any_extra():
     done = run(["mask", "causal()"], absent)
     assert done.returncode == 2
     assert done.stderr == (
-        "rearview: The rearview command needs the package 'rich', which is not installed. "
-        "Install it with: pip install rich (the extra 'terminal' of rearview includes it)\n"
+        "rearview: The rearview command needs the package 'typer', which is not installed. "
+        "Install it with: pip install typer (the extra 'terminal' of rearview includes it)\n"
     )
 
 

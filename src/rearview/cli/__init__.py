@@ -63,8 +63,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _missing_extra() -> MissingExtra | None:
     try:
+        # typer first: whoever installs it gets rich with it.
+        import typer  # noqa: F401, I001
         import rich  # noqa: F401
-        import typer  # noqa: F401
     except ImportError as error:
         missing = (error.name or "typer").partition(".")[0]
         return MissingExtra(missing, extra="terminal", needed_for="The rearview command")
