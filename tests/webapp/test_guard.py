@@ -144,6 +144,22 @@ def test_bodies_that_are_not_requests(client: Client, body: bytes):
     assert b"expected" in answer
 
 
+def test_a_list_is_not_a_request(client: Client):
+    _, _, answer = client.send("POST", "/api/jobs/read", client.trusted, b"[1]")
+    assert json.loads(answer)["error"] == "request: expected a JSON object, got list."
+
+
+def test_an_origin_that_is_given_twice_is_refused(running: Studio, client: Client):
+    for origins in ([client.origin, "http://evil.example"], ["http://evil.example", client.origin]):
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
+        connection.putrequest("POST", "/api/jobs/read", skip_host=True)
+        for name, value in [("Host", client.host), ("Cookie", client.cookie), *(("Origin", each) for each in origins)]:
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 403
+        connection.close()
+
+
 def test_many_requests_at_once_are_answered_or_refused(client: Client):
     statuses: list[int] = []
 

@@ -75,6 +75,8 @@ def test_tiles_are_the_weights(client: Client, read: dict, little: GPT):
         "layer=9&row=0&left=0&right=4&top=0&bottom=4&bin=1",
         "layer=0&row=0&left=4&right=4&top=0&bottom=4&bin=1",
         "layer=0",
+        "layer=--1&row=0&left=0&right=4&top=0&bottom=4&bin=1",
+        "layer=-&row=0&left=0&right=4&top=0&bottom=4&bin=1",
         "",
     ],
 )
@@ -337,6 +339,17 @@ def test_a_mask_without_ranges_is_compared_at_a_short_length(client: Client):
     found = client.result("mask", mask="dilated(2)", length=4000, model="little")
     assert (found["compared"], found["ownAt"], found["ranges"]) == (1024, 256, None)
     assert client.result("mask", mask="window(2)", length=4000, model="little")["compared"] == 4000
+
+
+def test_a_mask_of_many_heads_is_not_looked_at_at_any_length():
+    heads = f"per_head([{', '.join(['causal()'] * 64)}])"
+    with Studio([model()], [], limits=Limits(mask_rows=4096)) as running:
+        client = Client(running)
+        assert client.result("mask", mask=heads, length=64)["heads"] == 64
+        assert client.error("mask", mask=heads, length=65) == (
+            "length: expected at most 64 for a mask of 64 heads or items, got 65."
+        )
+        assert client.result("mask", mask="causal()", length=4096)["length"] == 4096
 
 
 def test_a_read_tells_how_far_it_is(client: Client):

@@ -26,6 +26,7 @@ class Limits:
         models: models that are kept in memory; the one that was used the longest ago is dropped.
         kept_bytes: the memory for the queries and keys of one observation.
         cells: cells of a mask that are drawn.
+        mask_rows: rows of a mask that is looked at: its length, times the heads and batch items that differ in it.
     """
 
     body: int = 4_000_000
@@ -40,3 +41,4 @@ class Limits:
     models: int = 3
     kept_bytes: int = 1 << 30
     cells: int = 96
+    mask_rows: int = 1 << 20

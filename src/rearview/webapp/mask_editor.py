@@ -29,6 +29,10 @@ def look(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     """A mask at a length: its cells, its ranges, its engines, and its difference from the mask of the model."""
     mask = parse(fields.text("mask"))
     length = fields.number("length", at_least=1, below=workspace.limits.tokens + 1)
+    masks = (mask.batch or 1) * (mask.heads or 1)
+    if masks * length > workspace.limits.mask_rows:
+        most = max(1, workspace.limits.mask_rows // masks)
+        raise BadArgument("length", expected=f"at most {most:,} for a mask of {masks:,} heads or items", got=f"{length:,}")
     shown = min(length, workspace.limits.cells)
     read, own, heads, dim = _own(workspace, fields, length)
     ranged = mask.has_ranges and (own is None or own.has_ranges)

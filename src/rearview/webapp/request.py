@@ -29,9 +29,10 @@ class Fields:
     def of(cls, body: bytes) -> Fields:
         """The fields of the body of a request."""
         try:
-            return cls(json.loads(body))
+            values = json.loads(body)
         except (ValueError, RecursionError):
             raise BadArgument("request", expected="JSON", got=f"{len(body)} bytes of something else") from None
+        return cls(values)
 
     def _get(self, name: str, default: Any) -> Any:
         if name not in self._values and default is REQUIRED:

@@ -119,7 +119,8 @@ def application(workspace: Workspace, worker: Worker, access: Access, start: dic
 
 
 def _value(text: str) -> Any:
-    return int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 16 else text
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(text) < 16 else text
 
 
 class _Events:
