@@ -124,6 +124,18 @@ def test_sentences_say_what_a_head_does():
     assert distances(view)[:5] == ["ahead", "0", "1", "2–3", "4–7"]
 
 
+def test_the_larger_share_is_said_first():
+    # Each query attends to itself with 1/4 of its weight and to the previous position with 3/4.
+    near, far = math.log(1 / 4), math.log(3 / 4)
+    scores = torch.full((20, 20), -40.0)
+    scores.diagonal().fill_(near)
+    scores.diagonal(-1).fill_(far)
+    found = statistics(scores.view(1, 1, 20, 20), torch.eye(20).view(1, 1, 20, 20), scale=1.0)
+    seen = Observation([Layer("a", "self", 0, (0,), found)])
+    said = LayerView.of(seen, seen.layers[0]).sentences(0)
+    assert [words.partition("goes to ")[2] for words in said[:2]] == ["the previous position.", "the same position."]
+
+
 def test_sentences_about_sinks_single_keys_and_empty_heads():
     query, key = observations.queries_and_keys(20, 2)
     found = statistics(query, key, sinks=torch.tensor([20.0, -20.0]))

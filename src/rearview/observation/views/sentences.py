@@ -78,8 +78,8 @@ def head_sentences(view: LayerView, row: int) -> list[str]:
     found = figures(view, row)
     first, even = found["first_1"], found["first_1_uniform"]
     to_first = f"{share(first)} of the weight goes to the first key; uniform attention would give it {share(even)}."
-    other = [*_near(view, row), *_favourite(view, row)]
     # What the head does most comes first.
+    other = [words for _, words in sorted([*_near(view, row), *_favourite(view, row)], key=lambda each: -each[0])]
     leads = first >= MOST or (first > even and not other)
     said = [to_first, *other] if leads or not other else [*other, to_first]
     widely = f"A query attends to about {_keys(math.exp(found['entropy']))} at a time"
@@ -92,17 +92,21 @@ def head_sentences(view: LayerView, row: int) -> list[str]:
     return said
 
 
-def _near(view: LayerView, row: int) -> list[str]:
-    """Whether the head attends to the same position, or to the previous one."""
+def _near(view: LayerView, row: int) -> list[tuple[float, str]]:
+    """Whether the head attends to the same position, or to the previous one: shares, and their sentences."""
     if view.layer.kind == "cross":
         return []
     # Bin 0 is the future, 1 the same position, 2 the previous one.
     shares = (view.histogram[row] / view.heard[row]).tolist()
     places = ((1, "the same position"), (2, "the previous position"))
-    return [f"{share(shares[n])} of the weight goes to {place}." for n, place in places if _at(shares, n) >= MUCH]
+    return [
+        (shares[n], f"{share(shares[n])} of the weight goes to {place}.")
+        for n, place in places
+        if _at(shares, n) >= MUCH
+    ]
 
 
-def _favourite(view: LayerView, row: int) -> list[str]:
+def _favourite(view: LayerView, row: int) -> list[tuple[float, str]]:
     """The key that receives most beyond its share of uniform attention, unless it is the first."""
     received, expected = view.received[row], view.expected_of(row)
     key = int((received - expected).argmax())
@@ -111,7 +115,8 @@ def _favourite(view: LayerView, row: int) -> list[str]:
         return []
     word = f" “{view.key_labels[key]}”" if view.key_labels and key < len(view.key_labels) else ""
     amount, even = (share(float(values[key]) / heard) for values in (received, expected))
-    return [f"{amount} of the weight goes to key {key:,}{word}; uniform attention would give it {even}."]
+    told = f"{amount} of the weight goes to key {key:,}{word}; uniform attention would give it {even}."
+    return [(float(received[key]) / heard, told)]
 
 
 def _at(values: list[float], n: int) -> float:
