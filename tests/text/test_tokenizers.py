@@ -19,6 +19,7 @@ from rearview.text import (
     Tokenizer,
     load_tokenizer,
     sentinel,
+    token_labels,
 )
 
 TEXT = "To be, or not to be, that is the question: a naïve café, 水 and 🙂.\n"
@@ -251,3 +252,10 @@ except MissingExtra as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert "pip install tokenizers (the extra 'models' of rearview includes it)" in done.stdout, done.stderr
     assert issubclass(MissingExtra, ImportError)
+
+
+def test_labels_show_what_cannot_be_seen():
+    assert token_labels(ByteTokenizer(), [0, 7, 9, 27, 127, 195]) == ["\\x00", "\\x07", "⇥", "\\x1b", "\\x7f", "\\xc3"]
+    # A character that turns the direction of the text around would move the labels after it.
+    tokenizer = CharTokenizer("a\u202e\u200b")
+    assert token_labels(tokenizer, tokenizer.encode("a\u202e\u200b")) == ["a", "\\u202e", "\\u200b"]

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from rearview.drawing.cells import printable
 from rearview.text.pieces import pieces_of
 
 # The number of pieces of a text that are encoded at once.
@@ -95,7 +96,7 @@ def encode_tensors(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """A label per token: its text, with whitespace and incomplete characters made visible."""
+    """A label per token: its text, with whitespace, control characters and incomplete characters made visible."""
     return [_label(tokenizer, id) for id in ids]
 
 
@@ -119,4 +120,4 @@ def _meaning(tokenizer: Tokenizer, id: int) -> tuple[bytes | str, bool]:
 def _label(tokenizer: Tokenizer, id: int) -> str:
     data = tokenizer.token_bytes(id)
     text = tokenizer.decode([id]) if data is None else data.decode("utf-8", errors="backslashreplace")
-    return text.translate(VISIBLE) or f"<{id}>"
+    return printable(text.translate(VISIBLE)) or f"<{id}>"
