@@ -84,6 +84,11 @@ def test_every_verdict_has_its_headline(name: str):
     assert data["headline"].endswith(".")
     assert data["why"].lower().startswith(report.why[:10].lower())
     assert (data["proof"] is None) == (report.proof is None)
+    if report.proof is not None:
+        assert data["proof"]["remedy"].rstrip(".").lower() == report.proof.remedy.lower()
+        assert bool(data["proof"]["remedy"]) == bool(report.proof.remedy)
+    written = {text for check in data["checks"] for text in check["numbers"].values()}
+    assert not written & {"True", "False"}
 
 
 def test_what_others_wrote_stays_text(leaking: Report):

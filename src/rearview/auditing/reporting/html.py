@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from rearview.auditing.place.hints import shape_words
-from rearview.auditing.reporting.report import Hears, Place, Report, Verdict
+from rearview.auditing.reporting.report import Hears, Place, ProofSummary, Report, Verdict
 from rearview.auditing.reporting.witness import Witness
 from rearview.auditing.user_code import shown
 from rearview.drawing.cells import counted, sentence
@@ -69,7 +69,7 @@ def page_data(report: Report) -> dict[str, Any]:
         "modules": [list(pair) for pair in report.modules],
         "checks": [{**asdict(check), "numbers": _numbers(check.numbers)} for check in report.checks],
         "witnesses": [_witness(witness) for witness in report.witnesses],
-        "proof": None if report.proof is None else {**asdict(report.proof), "remedy": sentence(report.proof.remedy)},
+        "proof": None if report.proof is None else {**asdict(report.proof), "remedy": _remedy(report.proof)},
         "versions": report.versions,
     }
 
@@ -104,7 +104,17 @@ def _short(amount: float) -> float | str:
 
 
 def _numbers(numbers: Mapping[str, Any]) -> dict[str, str]:
-    return {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in numbers.items()}
+    return {name: _number(value) for name, value in numbers.items()}
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _remedy(proof: ProofSummary) -> str:
+    return sentence(proof.remedy) if proof.remedy else ""
 
 
 def _place(place: Place) -> dict[str, Any]:
