@@ -15,7 +15,7 @@ from rearview.generation import generate
 from rearview.models import GPT, T5, T5Config
 from rearview.text import ByteTokenizer
 from rearview.text_model import TextModel
-from rearview.webapp import Studio
+from rearview.webapp import Studio, writing
 from rearview.webapp.limits import Limits
 from rearview.webapp.passes import captured_call
 from rearview.webapp.workspace import ReadRun, Workspace
@@ -183,6 +183,16 @@ def test_writing_is_generation(client: Client, little: GPT):
         little(torch.tensor([[*b"I love", *expected[:3]]]))
     exact = torch.stack([torch.stack([seen.tile(layer, head)[-1] for head in range(2)]).mean(0) for layer in range(2)])
     assert torch.allclose(rows, exact, atol=1e-5)
+
+
+def test_writing_after_a_long_text_shows_its_end(client: Client, monkeypatch: pytest.MonkeyPatch):
+    whole = client.job("write", model="little", text=TEXT, tokens=2, temperature=0)
+    monkeypatch.setattr(writing, "MOST_SHOWN", 8)
+    events = client.job("write", model="little", text=TEXT, tokens=2, temperature=0)
+    assert (events[1][1]["labels"], events[1][1]["before"]) == (whole[1][1]["labels"][-8:], len(IDS) - 8)
+    for (_, some), (_, every) in zip(events[2:4], whole[2:4], strict=True):
+        rows, exact = (floats(base64.b64decode(each["attention"])).view(2, -1) for each in (some, every))
+        assert torch.equal(rows, exact[:, -8:])
 
 
 def test_writing_without_the_mask_looks_ahead(client: Client):

@@ -154,6 +154,21 @@ def test_tokens_and_maps_are_linked_by_the_mouse(browser: Browser, studio: Studi
         assert page.locator("#why-card").is_hidden()
 
 
+def test_the_word_of_a_cut_is_the_last_one_or_the_chosen_one(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        buttons = "[...document.querySelectorAll('#cut-text button')]"
+        chosen = f"{buttons}.findIndex((each) => each.classList.contains('chosen'))"
+        open_view(page, "cut")
+        assert page.evaluate(chosen) == len(TEXT) - 1
+        page.fill("#input", TEXT + " And so on.")
+        until(page, f"{chosen} === {len(TEXT) + 10}")
+        page.locator("#cut-text button").first.click()
+        until(page, "location.hash.includes('position=0')")
+        open_view(page, "read")
+        open_view(page, "cut")
+        assert page.evaluate(chosen) == 0
+
+
 def test_a_page_without_a_text_says_what_to_do(browser: Browser, studio: Studio):
     with opened(browser, studio) as page:
         page.fill("#input", "")
@@ -313,7 +328,7 @@ def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
         page.evaluate("document.getElementById('new-tokens').value = 4")
         page.click("#tour-start")
         until(page, "document.getElementById('mask-ranges').textContent.includes('Alex')")
-        assert page.inner_text("#h-guide") == "1 of 9Only look back"
+        assert page.inner_text("#h-guide") == "1 of 9 Only look back"
         page.locator("#mask-cells").focus()
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowDown")
@@ -321,6 +336,9 @@ def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
         page.click("#guide-next")
         frame = page.frame_locator("#example-frame iframe")
         assert frame.locator("h1").inner_text() == "Four people recommend a restaurant, one after the other"
+        with page.expect_download() as download:
+            page.click("#example-save")
+        assert download.value.suggested_filename == "restaurant.html"
         page.click("#guide-next")
         until(page, "document.getElementById('facts').textContent.includes('7 positions')")
         idle(page)
@@ -330,6 +348,9 @@ def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
         page.locator("#why-card").wait_for()
         idle(page)
         assert "not this one" in page.inner_text("#why")
+        # It stands above the maps, below the words that speak of it.
+        top = "document.getElementById({!r}).getBoundingClientRect().top".format
+        assert page.evaluate(f"{top('guide')} < {top('why-card')} && {top('why-card')} < {top('all-heads')}")
         page.uncheck("#why-mask")
         assert "every key is heard" in page.inner_text("#why")
         page.click("#guide-next")
@@ -345,6 +366,7 @@ def test_the_tour_moves_the_page(browser: Browser, studio: Studio):
         page.click("#guide-next")
         assert page.locator("#guide").is_hidden()
         assert page.locator("#view-learn").is_visible()
+        assert page.locator("#why-card.told").count() == 0
 
 
 def test_an_address_restores_the_view(browser: Browser, studio: Studio):
@@ -508,8 +530,26 @@ def test_saving_as_one_file(browser: Browser, studio: Studio, tmp_path: Path):
 
 
 def test_a_phone_in_the_dark(browser: Browser, studio: Studio):
+    # The pieces of numbers that begin a line of their own.
+    broken = """() => [...document.querySelectorAll(".steps-of .number, .together")].flatMap((each) => {
+      const range = document.createRange();
+      range.selectNodeContents(each);
+      const feet = [...range.getClientRects()].map(({ bottom }) => bottom);
+      return Math.max(...feet) - Math.min(...feet) > 10 ? [each.textContent] : [];
+    })"""
     with opened(browser, studio, **PHONE) as page:
+        page.locator("#text button").nth(5).tap()
+        page.locator("#why-card").wait_for()
+        idle(page)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.evaluate(broken) == []
+        open_view(page, "compare")
+        page.click("#compare")
+        page.locator("#compared-said table").wait_for()
+        assert page.locator(".together").count() == 8
+        assert page.evaluate(broken) == []
+        open_view(page, "mask")
+        until(page, "document.getElementById('mask-said').textContent.startsWith('Tap a cell')")
         for name in ("mask", "write", "cut", "peek", "compare", "learn"):
             open_view(page, name)
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
@@ -587,6 +627,9 @@ def test_a_long_text_stays_responsive(browser: Browser):
         page.evaluate("document.getElementById('input').dispatchEvent(new Event('input'))")
         until(page, "document.getElementById('facts').textContent.includes('11,000 positions')")
         idle(page)
+        # The scale begins below the weights of a long row, and large numbers are written out.
+        assert "from under 0.001 %" in (page.get_attribute("#ramp", "aria-label") or "")
+        assert re.fullmatch(r"\d,\d{3}", page.inner_text("#figures [data-figure=distance]"))
         page.locator("#board").focus()
         page.evaluate(
             """() => {

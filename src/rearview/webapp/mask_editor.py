@@ -32,7 +32,8 @@ def look(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     masks = (mask.batch or 1) * (mask.heads or 1)
     if masks * length > workspace.limits.mask_rows:
         most = max(1, workspace.limits.mask_rows // masks)
-        raise BadArgument("length", expected=f"at most {most:,} for a mask of {masks:,} heads or items", got=f"{length:,}")
+        expected = f"at most {most:,} for a mask of {masks:,} heads or items"
+        raise BadArgument("length", expected=expected, got=f"{length:,}")
     shown = min(length, workspace.limits.cells)
     read, own, heads, dim = _own(workspace, fields, length)
     ranged = mask.has_ranges and (own is None or own.has_ranges)

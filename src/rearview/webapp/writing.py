@@ -28,6 +28,8 @@ from rearview.webapp.workspace import Workspace
 
 # The most likely tokens that are listed for each new one.
 LISTED = 8
+# The last tokens that are shown of a text, with the attention on them: a page can hold these for every new token.
+MOST_SHOWN = 2000
 
 
 def write(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
@@ -51,7 +53,8 @@ def write(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     ignores_mask = fields.flag("without_mask")
     sampler = Sampling(temperature=temperature, top_k=top_k).start(seed)
     stream, written, text = TextStream(model.tokenizer), list[int](), ""
-    job.emit("prompt", {"labels": model.labels(ids), "remark": remark})
+    shown = model.labels(ids[-MOST_SHOWN:])
+    job.emit("prompt", {"labels": shown, "before": len(ids) - len(shown), "remark": remark})
     with torch.no_grad(), under(model, full() if ignores_mask else None, replace=True), job.checking(model.model):
         for logits, attention in _steps(model, ids, written, cached=not ignores_mask):
             token = sampler.pick(logits, [*ids, *written])
@@ -69,7 +72,7 @@ def write(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
                     "probability": chosen,
                     "alternatives": alternatives,
                     "layers": len(attention),
-                    "attention": base64.b64encode(attention.float().numpy().tobytes()).decode(),
+                    "attention": base64.b64encode(attention[:, -MOST_SHOWN:].float().numpy().tobytes()).decode(),
                 },
             )
             if ended or (stop and stop in text) or len(written) >= count:

@@ -69,11 +69,13 @@ async function compareModels() {
   if (side === "change") await showCompared(compared);
   else await showSide(side);
   const { first, second } = compared;
-  const row = (name, one) => make("tr", {}, make("th", { scope: "row", textContent: name }), make("td", { textContent: one.name }),
+  // A model that does not predict the next token has neither a loss nor next tokens.
+  const predicts = first.next !== undefined || second.next !== undefined;
+  const row = (name, one) => make("tr", {}, make("th", { scope: "row", textContent: name }), make("td", { textContent: one.name }), ...(predicts ? [
     make("td", { className: "number", textContent: one.loss === undefined ? "" : one.loss.toFixed(4) }),
-    make("td", {}, ...(one.next ?? []).slice(0, 4).flatMap(({ label, probability }) => [make("code", { textContent: label }), ` ${percent(probability)}  `])));
+    make("td", {}, ...(one.next ?? []).slice(0, 4).flatMap(({ label, probability }) => [make("span", { className: "together" }, make("code", { textContent: label }), ` ${percent(probability)}`), " "]))] : []));
   at("compared-said").replaceChildren(make("div", { className: "wide" }, make("table", { className: "steps-of" },
-    make("thead", {}, make("tr", {}, ...["", "model", "loss", "next token"].map((textContent) => make("th", { scope: "col", textContent, className: textContent === "loss" ? "number" : "" })))),
+    make("thead", {}, make("tr", {}, ...["", "model", ...(predicts ? ["loss", "next token"] : [])].map((textContent) => make("th", { scope: "col", textContent, className: textContent === "loss" ? "number" : "" })))),
     make("tbody", {}, row("First", first), row("Second", second)))),
   ...(compared.remark ? [make("p", { className: "sub", textContent: compared.remark })] : []));
   rememberAll();

@@ -1,6 +1,12 @@
 // Cut: links, tokens and heads that are taken away, and what the model says then.
 
-let [taken, position] = [[], 0];
+// What was taken away, and the word whose next token is predicted: the last one, unless another was chosen.
+let [taken, chosenPosition] = [[], null];
+// The most tokens of a text that can be chosen in it.
+const MOST_CHOICES = 2000;
+const lastChoice = () => Math.min(data.labels[0].length, MOST_CHOICES) - 1;
+const cutPosition = () => Math.min(chosenPosition ?? lastChoice(), lastChoice());
+const ofLongText = () => (data.labels[0].length > MOST_CHOICES ? ` The first ${grouped(MOST_CHOICES)} of ${grouped(data.labels[0].length)} tokens can be chosen.` : "");
 
 function beginCut() {
   at("cut-add").onclick = () => {
@@ -33,35 +39,36 @@ let cutText = null;
 function showCutChoices() {
   const able = isRead() && run.next !== undefined;
   for (const id of ["cut-add", "rank-links", "rank-tokens", "rank-heads"]) at(id).disabled = !able;
-  at("cut-lead").textContent = able || elsewhere ? "Choose the word whose next token is predicted, then take something away."
+  at("cut-lead").textContent = able || elsewhere ? `Choose the word whose next token is predicted, then take something away.${able ? ofLongText() : ""}`
     : run ? `${run.contents.title} does not predict the next token, so there is nothing to compare. Choose a model that continues a text.`
     : "Type a text first.";
   at("cut-text").hidden = !able;
   if (!able) return;
-  const list = data.labels[0].slice(0, 2000);
+  const list = data.labels[0].slice(0, MOST_CHOICES);
   const words = (n) => `${n} ${shorter(list[n], 14)}`;
   choices("cut-layer", layers.length, (n) => layers[n].choice);
   showHeads();
   choices("cut-query", list.length, words);
   choices("cut-key", list.length, words);
-  position = Math.min(position || list.length - 1, list.length - 1);
   cutText = tokenText(at("cut-text"), list, { choose: choosePosition, title: (n) => `predict the token after position ${n}` });
+  cutText.stopAt(cutPosition());
   shadeCut();
 }
 
 function choosePosition(n) {
-  position = n;
+  chosenPosition = n === lastChoice() ? null : n;
   shadeCut();
   if (taken.length) cutNow();
+  else rememberAll();
 }
 
 // The address remembers what was taken away.
 const cutFields = () => (view === "cut" && run ? {
   ...(taken.length && { cuts: taken.map(({ layer, head, query, key }) => [layer, head, query, key].map((n) => n ?? "").join(" ")).join(",") }),
-  ...(position && { position }),
+  ...(chosenPosition !== null && { position: chosenPosition }),
 } : {});
 async function recallCuts(place) {
-  position = Math.max(0, Number.parseInt(place.get("position") ?? "", 10) || 0);
+  chosenPosition = /^\d{1,9}$/.test(place.get("position") ?? "") ? Number(place.get("position")) : null;
   showCutChoices();
   taken = (place.get("cuts") ?? "").split(",").filter(Boolean).slice(0, 64).map((each) => {
     const [layer, head, query, key] = each.split(" ").map((n) => (/^\d+$/.test(n) ? Number(n) : null));
@@ -70,7 +77,7 @@ async function recallCuts(place) {
   if (taken.length) await cutNow();
 }
 
-const shadeCut = (background = () => "") => cutText?.shade(background, (n) => ({ chosen: n === position }));
+const shadeCut = (background = () => "") => cutText?.shade(background, (n) => ({ chosen: n === cutPosition() }));
 
 const nameOf = ({ layer, head, query, key }) => {
   const list = data.labels[0];
@@ -84,16 +91,16 @@ async function cutNow() {
   rememberAll();
   at("cuts").replaceChildren(...taken.map((each, n) => make("li", {}, make("button", { type: "button", textContent: `✕ ${nameOf(each)}`, ariaLabel: `Put back ${nameOf(each)}`, onclick: () => { taken.splice(n, 1); cutNow(); } }))));
   const cuts = taken.map((each) => Object.fromEntries(Object.entries(each).filter(([, value]) => value !== null)));
-  const found = await ask("cut", { run: run.run, position, cuts }).catch(() => null);
+  const found = await ask("cut", { run: run.run, position: cutPosition(), cuts }).catch(() => null);
   if (!found) return;
   const rows = make("ol", { className: "bars changes" });
   bars(rows, found.likely);
   const losses = found.before.loss === null ? "" : ` The loss of the text goes from ${found.before.loss.toFixed(4)} to ${found.after.loss.toFixed(4)}.`;
-  at("cut-result").replaceChildren(make("p", { className: "lead", textContent: `What follows “${data.labels[0][position]}” at position ${position}: grey before, teal after.${losses}` }), rows);
+  at("cut-result").replaceChildren(make("p", { className: "lead", textContent: `What follows “${data.labels[0][found.position]}” at position ${found.position}: grey before, teal after.${losses}` }), rows);
 }
 
 async function rankBy(what) {
-  const found = await ask("rank", { run: run.run, position, what }, { progress: progress("Taking away") }).catch(() => null);
+  const found = await ask("rank", { run: run.run, position: cutPosition(), what }, { progress: progress("Taking away") }).catch(() => null);
   if (!found) return;
   const top = Math.max(...found.effects.map((effect) => effect.moved), 1e-12);
   if (what !== "heads") {

@@ -32,21 +32,24 @@ function beginLearn() {
   at("guide-back").onclick = () => (step ? openStep(step - 1) : leaveTour());
   at("guide-next").onclick = () => (step < TOUR.length - 1 ? openStep(step + 1) : leaveTour());
   at("guide-close").onclick = () => {
-    step = null;
-    showGuide();
+    setStep(null);
     rememberAll();
   };
 }
 
 function leaveTour() {
-  step = null;
-  showGuide();
+  setStep(null);
   openView("learn");
 }
 
-async function openStep(n) {
-  step = within(Number.isInteger(n) ? n : 0, 0, TOUR.length - 1);
+function setStep(n) {
+  step = n;
+  at("why-card").classList.remove("told");
   showGuide();
+}
+
+async function openStep(n) {
+  setStep(within(Number.isInteger(n) ? n : 0, 0, TOUR.length - 1));
   scrollTo({ top: 0 });
   await TOUR[step][2]();
 }
@@ -55,7 +58,7 @@ function showGuide() {
   at("guide").hidden = step === null;
   if (step === null) return;
   const [title, words, , more = []] = TOUR[step];
-  at("h-guide").replaceChildren(make("small", { textContent: `${step + 1} of ${TOUR.length}` }), title);
+  at("h-guide").replaceChildren(make("small", { textContent: `${step + 1} of ${TOUR.length}` }), " ", title);
   at("guide-words").textContent = words;
   at("guide-more").hidden = !more.length;
   at("guide-more").replaceChildren(...more.map(([textContent, act]) => make("button", { type: "button", textContent, onclick: act })));
@@ -74,6 +77,7 @@ async function showExample(name) {
   openView("learn");
   const { page, title } = await ask("example", { name });
   at("h-example").textContent = title;
+  at("example-save").onclick = () => savePage(page);
   at("example-frame").replaceChildren(framedPage(page, title));
 }
 
@@ -90,15 +94,16 @@ async function showText(words) {
   await refresh();
 }
 
-// The last token but one is a query that may not hear the last.
+// The last token but one is a query that may not hear the last. Its arithmetic stands above the maps.
 async function showWhy() {
   openView("read");
   if (!at("input").value) at("input").value = "I love sushi";
   if (!isRead()) await refresh();
   const one = layer();
   const query = Math.max(one.start, one.start + one.queries - 2);
+  at("why-card").classList.add("told");
   goTo(query, Math.min(one.keys - 1, query + 1));
-  await goToWhy();
+  await asked;
 }
 
 function showWriting() {

@@ -168,7 +168,7 @@ function drawMaskFacts() {
     ...(looked.shown < looked.length ? [make("li", { textContent: `the first ${looked.shown} of ${grouped(looked.length)} positions` })] : []),
     ...(looked.heads > 1 ? [make("li", { textContent: "head 0 is drawn" })] : []));
   if (maskCell) tellMask(maskCell);
-  else at("mask-said").textContent = looked.shown < looked.length || looked.heads > 1 ? "" : "Drag over cells to draw: the expression becomes a ranges mask.";
+  else at("mask-said").textContent = looked.shown < looked.length || looked.heads > 1 ? "" : `${matchMedia("(pointer: coarse)").matches ? "Tap a cell to change it" : "Drag over cells to draw"}: the expression becomes a ranges mask.`;
   at("mask-ranges-note").textContent = looked.ranges ? "of the keys that each query hears" : "none";
   at("mask-ranges").replaceChildren(...(looked.ranges ?? []).map((row, n) => make("tr", {},
     make("th", { scope: "row", textContent: nameOfPosition(n) }), make("td", { textContent: row.map(([a, b]) => `[${a}, ${b})`).join(" ") || "nothing" }))));

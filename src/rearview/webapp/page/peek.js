@@ -49,9 +49,9 @@ function drawVerdict(report) {
 let peekText = null;
 function showPeekText() {
   at("peek-text").hidden = !isRead();
-  at("peek-said").textContent = run ? "Click a token: it becomes another one of the text." : "Type a text first.";
+  at("peek-said").textContent = run ? `Click a token: it becomes another one of the text.${isRead() ? ofLongText() : ""}` : "Type a text first.";
   if (!isRead()) return;
-  const list = data.labels[0].slice(0, 2000);
+  const list = data.labels[0].slice(0, MOST_CHOICES);
   peekText = tokenText(at("peek-text"), list, { choose: changeToken, title: (n) => `change the token at position ${n}` });
 }
 

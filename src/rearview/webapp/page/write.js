@@ -44,9 +44,9 @@ async function writeOne(sheet, without_mask) {
   };
   const began = performance.now();
   const result = await ask("write", fields, {
-    prompt: ({ labels, remark }) => {
+    prompt: ({ labels, before, remark }) => {
       sheet.prompt = labels;
-      at("write-note").textContent = remark;
+      at("write-note").textContent = [remark, before && `the last ${grouped(labels.length)} of ${grouped(before + labels.length)} tokens of the text are shown`].filter(Boolean).join(" · ");
       sheet.words.replaceChildren(...labels.map((textContent) => make("button", { type: "button", textContent, tabIndex: -1 })));
     },
     token: (token) => addToken(sheet, token),

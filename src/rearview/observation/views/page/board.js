@@ -35,7 +35,8 @@ function measure() {
   const guess = Math.min(room - 40 - entropyRoom, 640);
   board.rowWords = roomy(one.querySet, state.view.y1 - state.view.y0, guess);
   board.columnWords = roomy(one.keySet, state.view.x1 - state.view.x0, guess);
-  board.left = board.rowWords ? (narrow ? 62 : 92) : 44;
+  // Room for the largest number.
+  board.left = board.rowWords ? (narrow ? 62 : 92) : Math.max(44, 8 + 7 * grouped(one.start + one.queries).length);
   board.top = board.columnWords ? 76 : 22;
   board.entropyRoom = entropyRoom;
   board.wide = Math.max(120, Math.min(room - board.left - entropyRoom - 2, 640));
@@ -121,7 +122,15 @@ function drawAxes(pen) {
   } else {
     pen.font = `11px ${colour("--sans")}`;
     pen.textAlign = "center";
-    for (const key of positions(x0, x1, board.wide / 56)) pen.fillText(grouped(key), pixelX(key + (sheet().bin === 1 ? 0.5 : 0)), 14);
+    // Inside the canvas, and none on top of another.
+    let [free, edge] = [0, board.left + board.wide + 2];
+    for (const key of positions(x0, x1, board.wide / 56)) {
+      const half = pen.measureText(grouped(key)).width / 2;
+      const x = Math.min(pixelX(key + (sheet().bin === 1 ? 0.5 : 0)), edge - half);
+      if (x - half < free) continue;
+      pen.fillText(grouped(key), x, 14);
+      free = x + half + 8;
+    }
   }
   pen.textAlign = "right";
   if (board.rowWords) {
@@ -149,10 +158,11 @@ function drawReceived(pen) {
   const value = (n) => (ratio ? (expected[n] ? received[n] / expected[n] : 0) : received[n]);
   let high = 1e-9;
   for (let n = Math.max(from, skip); n < to; n++) high = Math.max(high, Math.abs(value(n)), changed || ratio ? 0 : expected[n]);
+  const span = Math.log(1 / floor());
   const height = (x) => {
     if (changed) return (x / high) * (STRIP / 2);
     if (ratio) return x > 0 ? Math.max(-1, Math.min(1, Math.log(x) / Math.log(MOST_TIMES))) * (STRIP / 2) : -STRIP / 2;
-    if (state.scale === "log") return x > 0 ? Math.max(0, 1 + Math.log(x / high) / Math.log(1 / FLOOR)) * STRIP : 0;
+    if (state.scale === "log") return x > 0 ? Math.max(0, 1 + Math.log(x / high) / span) * STRIP : 0;
     return Math.min(1, x / high) * STRIP;
   };
   const base = changed || ratio ? top + STRIP / 2 : top + STRIP;
@@ -216,8 +226,8 @@ function drawEntropy(pen) {
   pen.restore();
   pen.fillStyle = colour("--quiet");
   pen.font = `11px ${colour("--sans")}`;
-  pen.textAlign = "left";
-  pen.fillText("entropy", left, board.top - 7);
+  pen.textAlign = "right";
+  pen.fillText("entropy", left + ENTROPY, board.top - 8);
 }
 
 function drawCross(pen) {

@@ -6,8 +6,10 @@ const SCALES = {
   without_first: "without the first key",
   expected: "against uniform",
 };
-const FLOOR = 1e-4;
 const MOST_TIMES = 32;
+// The lower end of the logarithmic scale: under uniform attention over the longest row, so that exact weights of a
+// long text are not all shown as nothing.
+const floor = () => 10 ** -Math.max(4, Math.round(Math.log10(Math.max(...layers.map((one) => one.keys)))) + 1);
 
 // 256 colours between a few stops, as pixels.
 const pixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
@@ -52,7 +54,7 @@ function topOf(scale, values) {
 
 // A function from a number to the index of its colour, 0 to 255.
 function strength(scale, top) {
-  const span = Math.log(1 / FLOOR);
+  const span = Math.log(1 / floor());
   const shade = (x) => within(Math.round(255 * x), 0, 255);
   if (scale === "expected") return (x) => shade(x > 0 ? 0.5 + Math.log(x) / Math.log(MOST_TIMES) / 2 : 0);
   const log = (x) => (x > 0 ? Math.max(0, 1 + Math.log(x / top) / span) : 0);
@@ -74,6 +76,7 @@ function pixels(scale, sheet) {
   return picture;
 }
 
+const percents = (x) => `${Number((100 * x).toPrecision(3))} %`;
 function drawRamp() {
   const canvas = at("ramp");
   const wide = Math.min(260, at("board-box").clientWidth - 8);
@@ -90,7 +93,7 @@ function drawRamp() {
   const top = topOf(scale, shownNumbers(scale, sheetFor(state.view)));
   const ends = changed ? [signed(-top), "no change", signed(top)]
     : scale === "expected" ? ["1/32 or less", "as uniform", "32 times"]
-    : scale === "log" ? ["under 0.01 %", "1 %", "100 %"] : ["0", share(top / 2), share(top)];
+    : scale === "log" ? [`under ${percents(floor())}`, percents(Math.sqrt(floor())), "100 %"] : ["0", share(top / 2), share(top)];
   pen.fillStyle = colour("--quiet");
   pen.font = `11px ${colour("--sans")}`;
   ends.forEach((text, n) => {

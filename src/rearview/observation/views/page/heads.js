@@ -7,7 +7,7 @@ const thumbnails = new Map();
 
 function headSize() {
   const room = at("heads-scroll").clientWidth - LEFT - 2;
-  return Math.max(26, Math.min(Math.max(56, Math.floor(560 / layers.length)), 128, Math.floor(room / mostHeads())));
+  return Math.max(26, Math.min(Math.max(56, Math.floor(560 / layers.length)), 160, Math.floor(room / mostHeads())));
 }
 
 function thumbnail(l, h) {
@@ -29,7 +29,8 @@ function written(name, x) {
   const metric = data.metrics[name];
   if (x === null) return "∞";
   if (metric.unit === "share") return metric.signed ? signed(x) : share(x);
-  return `${metric.signed && x > 0 ? "+" : ""}${x === 0 ? "0" : Math.abs(x) < 1e-3 ? x.toExponential(2) : x.toPrecision(3)}`.replace("-", "−");
+  const number = x === 0 ? "0" : Math.abs(x) >= 1000 ? grouped(Math.round(x)) : Math.abs(x) < 1e-3 ? x.toExponential(2) : x.toPrecision(3);
+  return `${metric.signed && x > 0 ? "+" : ""}${number}`.replace("-", "−");
 }
 const css = (word) => `rgb(${word & 255} ${(word >> 8) & 255} ${(word >> 16) & 255})`;
 const bright = (word) => 0.3 * (word & 255) + 0.59 * ((word >> 8) & 255) + 0.11 * ((word >> 16) & 255) > 140;
