@@ -15,7 +15,7 @@ from rearview.generation import generate
 from rearview.models import GPT, T5, T5Config
 from rearview.text import ByteTokenizer
 from rearview.text_model import TextModel
-from rearview.webapp import Studio, writing
+from rearview.webapp import Studio, passes, writing
 from rearview.webapp.limits import Limits
 from rearview.webapp.passes import captured_call
 from rearview.webapp.workspace import ReadRun, Workspace
@@ -260,6 +260,20 @@ def test_what_matters_is_each_cut_by_itself(client: Client, read: dict, what: st
     if target is not None:
         assert math.log(target["after"] / target["before"]) == pytest.approx(first["change"], abs=1e-4)
     assert before
+
+
+def test_a_text_with_too_many_logits_is_cut_without_its_loss(
+    client: Client, read: dict, monkeypatch: pytest.MonkeyPatch
+):
+    cuts = [{"layer": 1, "head": 0, "key": 3}]
+    whole = client.result("cut", run=read["run"], position=20, cuts=cuts)
+    monkeypatch.setattr(passes, "MOST_LOGITS", 257 * 36)
+    few = client.result("cut", run=read["run"], position=20, cuts=cuts)
+    assert (few["before"]["loss"], few["after"]["loss"]) == (None, None)
+    for some, every in zip(few["likely"], whole["likely"], strict=True):
+        assert some["label"] == every["label"]
+        assert (some["before"], some["after"]) == pytest.approx((every["before"], every["after"]), rel=1e-5)
+    assert client.error("replay", run=read["run"], position=20).startswith("text: expected at most ")
 
 
 def test_an_audit_with_its_checks(client: Client, little: GPT):

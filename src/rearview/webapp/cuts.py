@@ -14,7 +14,7 @@ from rearview.intervention import masked
 from rearview.masks import Mask, full, padding, ranges
 from rearview.observation.watching.observer import attention_layers
 from rearview.text_model import TextModel
-from rearview.webapp.passes import logits_of, losses, most_likely, predicts_next, under
+from rearview.webapp.passes import has_all_logits, logits_of, losses, most_likely, predicts_next, under
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Job
 from rearview.webapp.workspace import ReadRun, Workspace
@@ -29,16 +29,20 @@ def cut(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     run, model = _run(workspace, fields)
     position = fields.number("position", below=len(run.ids))
     cuts = fields.objects("cuts", most=MOST_CUTS)
-    before = _logits(model, run, job)
+    # Where the logits of the whole text are too many, there is no loss, and the model reads up to the word.
+    whole = has_all_logits(model, len(run.ids))
+    ids = run.ids if whole else run.ids[: position + 1]
+    before = _logits(model, run, ids, job, last_only=not whole)
     with ExitStack() as stack:
         for each in cuts:
             stack.enter_context(_taken_away(model, each, len(run.ids)))
-        after = _logits(model, run, job)
+        after = _logits(model, run, ids, job, last_only=not whole)
+    place = position if whole else -1
     return {
         "position": position,
-        "before": _told(model, before, run.ids, position),
-        "after": _told(model, after, run.ids, position),
-        "likely": _changes(model, before[position], after[position]),
+        "before": _told(model, before, ids, place),
+        "after": _told(model, after, ids, place),
+        "likely": _changes(model, before[place], after[place]),
     }
 
 
@@ -50,7 +54,8 @@ def rank(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     run, model = _run(workspace, fields)
     position = fields.number("position", below=len(run.ids))
     what = fields.text("what")
-    before = _logits(model, run, job)[position].double().log_softmax(-1)
+    # What is taken away is compared with a run over the same tokens.
+    before = _logits(model, run, run.ids[: position + 1], job, last_only=True)[0].double().log_softmax(-1)
     target = run.ids[position + 1] if position + 1 < len(run.ids) else int(before.argmax())
     if what in ("links", "tokens"):
         rows = _without_tokens(model, run, position, job, for_all=what == "tokens")
@@ -81,9 +86,9 @@ def _run(workspace: Workspace, fields: Fields) -> tuple[ReadRun, TextModel]:
     return run, model
 
 
-def _logits(model: TextModel, run: ReadRun, job: Job) -> Tensor:
+def _logits(model: TextModel, run: ReadRun, ids: list[int], job: Job, *, last_only: bool) -> Tensor:
     with under(model, run.mask, replace=run.replaces), job.checking(model.model):
-        return logits_of(model, model.batch(run.ids))[0].cpu()
+        return logits_of(model, model.batch(ids), last_only=last_only)[0].cpu()
 
 
 @contextmanager
@@ -150,7 +155,7 @@ def _without_heads(model: TextModel, run: ReadRun, position: int, job: Job) -> I
 
 
 def _told(model: TextModel, logits: Tensor, ids: list[int], position: int) -> dict[str, Any]:
-    each = losses(logits, ids) if len(ids) > 1 else None
+    each = losses(logits, ids) if len(logits) == len(ids) > 1 else None
     return {
         "next": most_likely(logits[position], model, count=LISTED),
         "loss": None if each is None else float(each.mean()),

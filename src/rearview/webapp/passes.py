@@ -62,8 +62,12 @@ def run(model: TextModel, ids: list[int]) -> tuple[Tensor | None, list[int]]:
 
         written = generate(model.model, ids, max_new_tokens=T5_TOKENS, temperature=0, when_full="stop")
         return None, written.finish().tokens[0]
-    many = len(ids) * model.tokenizer.vocab_size > MOST_LOGITS
-    return logits_of(model, model.batch(ids), last_only=many)[0], []
+    return logits_of(model, model.batch(ids), last_only=not has_all_logits(model, len(ids)))[0], []
+
+
+def has_all_logits(model: TextModel, length: int) -> bool:
+    """Whether the logits of all positions of a text are computed, or those of one position only."""
+    return length * model.tokenizer.vocab_size <= MOST_LOGITS
 
 
 def predicts_next(model: TextModel) -> bool:

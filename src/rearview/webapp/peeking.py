@@ -9,9 +9,10 @@ import torch
 from rearview.auditing import audit
 from rearview.auditing.reporting.html import to_html
 from rearview.auditing.reporting.report import Report
+from rearview.errors import BadArgument
 from rearview.masks import causal
 from rearview.models import T5
-from rearview.webapp.passes import logits_of
+from rearview.webapp.passes import MOST_LOGITS, has_all_logits, logits_of
 from rearview.webapp.request import Fields
 from rearview.webapp.worker import Job
 from rearview.webapp.workspace import SavedPage, Workspace
@@ -74,6 +75,9 @@ def replay(workspace: Workspace, fields: Fields, job: Job) -> dict[str, Any]:
     model = workspace.model(run.model)
     position = fields.number("position", below=len(run.ids))
     vocab = model.tokenizer.vocab_size
+    if not has_all_logits(model, len(run.ids)):
+        expected = f"at most {MOST_LOGITS // vocab:,} tokens, so that the outputs of all of them can be compared"
+        raise BadArgument("text", expected=expected, got=f"{len(run.ids):,}")
     old = run.ids[position]
     others = [token for token in run.ids[position:] + run.ids[:position] if token != old]
     token = fields.number("token", below=vocab, default=others[0] if others else (old + 1) % vocab)
