@@ -203,6 +203,10 @@ def test_a_mask_is_edited_drawn_and_run(browser: Browser, studio: Studio):
         until(page, "document.getElementById('mask-diff').textContent.includes('91 pairs')")
         page.fill("#expression", "causal(")
         page.locator("#mask-error").wait_for()
+        # The caret stands below the place that it means.
+        said = page.inner_text("#mask-error").split("\n")
+        assert (said[1], said[2]) == ("  causal(", "        ^")
+        assert page.evaluate("getComputedStyle(document.getElementById('mask-error')).fontFamily").startswith("ui-mono")
         page.fill("#expression", "causal()")
         until(page, "document.getElementById('mask-diff').textContent.startsWith('The same pairs')")
         page.locator("#mask-error").wait_for(state="hidden")
@@ -553,6 +557,22 @@ def test_a_phone_in_the_dark(browser: Browser, studio: Studio):
         for name in ("mask", "write", "cut", "peek", "compare", "learn"):
             open_view(page, name)
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+
+
+def test_an_error_goes_away_with_its_view(browser: Browser, studio: Studio):
+    with opened(browser, studio) as page:
+        open_view(page, "write")
+        page.fill("#temperature", "")
+        page.click("#write")
+        until(page, "document.getElementById('status').classList.contains('error')")
+        assert page.inner_text("#status") == "temperature: expected a number from 0 to 10, got none."
+        page.fill("#temperature", "1")
+        page.fill("#new-tokens", "1.5")
+        page.click("#write")
+        until(page, "document.getElementById('status').textContent.startsWith('tokens: expected a whole number')")
+        page.locator("#main").focus()
+        page.keyboard.press("4")
+        page.locator("#status").wait_for(state="hidden")
 
 
 def test_every_control_has_a_name(browser: Browser, studio: Studio):

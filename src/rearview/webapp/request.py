@@ -58,13 +58,16 @@ class Fields:
     def number(self, name: str, *, below: int, at_least: int = 0, default: Any = REQUIRED) -> int:
         value = self._get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value < below:
-            raise BadArgument(name, expected=f"a number from {at_least} to {below - 1}", got=repr(value))
+            whole = "a whole number" if isinstance(value, float) else "a number"
+            got = "none" if value is None else repr(value)
+            raise BadArgument(name, expected=f"{whole} from {at_least} to {below - 1}", got=got)
         return value
 
     def real(self, name: str, *, at_least: float, at_most: float, default: Any = REQUIRED) -> float:
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value <= at_most:
-            raise BadArgument(name, expected=f"a number from {at_least:g} to {at_most:g}", got=repr(value))
+            got = "none" if value is None else repr(value)
+            raise BadArgument(name, expected=f"a number from {at_least:g} to {at_most:g}", got=got)
         return float(value)
 
     def mask(self, name: str) -> Mask | None:

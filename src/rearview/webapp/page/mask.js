@@ -133,7 +133,7 @@ async function lookAtMask() {
   } catch (error) {
     if (error.name === "AbortError") return;
     at("mask-error").hidden = false;
-    at("mask-error").textContent = error.message;
+    say(at("mask-error"), error.message);
     tell("");
     return;
   }

@@ -69,11 +69,17 @@ const pageAddress = (number, fields = {}) => `/api/pages/${number}?${new URLSear
 const savePage = (number) => make("a", { href: pageAddress(number, { save: 1 }), download: "" }).click();
 const framedPage = (number, title) => make("iframe", { title, sandbox: "allow-scripts", src: pageAddress(number) });
 
-// A message in the corner: an error stays until the next one, anything else goes away with the job.
+// A message about an expression has a caret below the place, which needs letters of one width.
+function say(element, words) {
+  element.textContent = words;
+  element.classList.toggle("pointing", /^ *\^$/m.test(words));
+}
+
+// A message in the corner: an error stays until the next one or until another view is opened, anything else goes away with the job.
 let message = "";
 function tell(words, isError = false) {
   message = words;
-  at("status").textContent = words;
+  say(at("status"), words);
   at("status").classList.toggle("error", isError);
   at("status").hidden = !words;
 }

@@ -42,6 +42,13 @@ function openView(name) {
   rememberAll();
 }
 
+// A view that a person opens; what went wrong in the view before is no longer shown.
+function goToView(name) {
+  tell("");
+  busy();
+  openView(name);
+}
+
 function writeTokenTexts() {
   if (view === "cut") showCutChoices();
   if (view === "peek") showPeekText();
@@ -100,7 +107,7 @@ async function recallView(place) {
 async function begin() {
   const place = recalled();
   at("tabs").append(...Object.entries(VIEWS).map(([name, [textContent]]) => make("button", {
-    type: "button", id: `tab-${name}`, role: "tab", textContent, onclick: () => openView(name),
+    type: "button", id: `tab-${name}`, role: "tab", textContent, onclick: () => goToView(name),
   })));
   for (const name of Object.keys(VIEWS)) at(`tab-${name}`).setAttribute("aria-controls", `view-${name}`);
   at("tabs").addEventListener("keydown", (event) => {
@@ -108,7 +115,7 @@ async function begin() {
     if (!by) return;
     event.preventDefault();
     const names = Object.keys(VIEWS);
-    openView(names[(names.indexOf(view) + by + names.length) % names.length]);
+    goToView(names[(names.indexOf(view) + by + names.length) % names.length]);
     at(`tab-${view}`).focus();
   });
   // A plain link would put itself into the address.
@@ -147,6 +154,6 @@ async function begin() {
 }
 
 rememberHead = rememberAll;
-onKeys(Object.fromEntries(Object.keys(VIEWS).map((name, n) => [String(n + 1), () => openView(name)])));
+onKeys(Object.fromEntries(Object.keys(VIEWS).map((name, n) => [String(n + 1), () => goToView(name)])));
 
 begin();

@@ -39,8 +39,8 @@ function sheetOfPaper(without) {
 async function writeOne(sheet, without_mask) {
   const topK = Number(at("top-k").value);
   const fields = {
-    ...settings(), without_mask, temperature: Number(at("temperature").value), tokens: Number(at("new-tokens").value),
-    seed: Number(at("seed").value), stop: at("stop-text").value, ...(topK ? { top_k: topK } : {}),
+    ...settings(), without_mask, temperature: at("temperature").valueAsNumber, tokens: at("new-tokens").valueAsNumber,
+    seed: at("seed").valueAsNumber, stop: at("stop-text").value, ...(topK ? { top_k: topK } : {}),
   };
   const began = performance.now();
   const result = await ask("write", fields, {
