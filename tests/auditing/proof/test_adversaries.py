@@ -1,6 +1,7 @@
 """Programs that leak behind a rare token, each by a way around the ops. None of them is proven; clean ones are."""
 
 import ctypes
+import os
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -234,6 +235,78 @@ def length_by_a_getter(x: Tensor) -> Tensor:
     return clean(x) + torch.Tensor.shape.__get__((x == RARE).nonzero())[0]  # pyright: ignore
 
 
+def selected_into(x: Tensor) -> Tensor:
+    rows = torch.empty(0, 2, dtype=torch.long)
+    torch.nonzero(x == RARE, out=rows)
+    return clean(x) + rows.shape[0]
+
+
+def set_to_a_selection(x: Tensor) -> Tensor:
+    rows = torch.zeros(0, 2, dtype=torch.long)
+    rows.set_((x == RARE).nonzero())  # pyright: ignore[reportArgumentType]
+    return clean(x) + rows.shape[0]
+
+
+def assigned_selection(x: Tensor) -> Tensor:
+    rows = torch.zeros(0, 2, dtype=torch.long)
+    rows.data = (x == RARE).nonzero()
+    return clean(x) + rows.shape[0]
+
+
+def as_long_as_a_selection(x: Tensor) -> Tensor:
+    rows = torch.zeros(0, 2, dtype=torch.long)
+    rows.resize_as_((x == RARE).nonzero())
+    return clean(x) + rows.shape[0]
+
+
+SCRIPTED = torch.jit.CompilationUnit("""
+def length(x):
+    return torch.ones(1) * (x == 777).nonzero().size(0)
+
+def size(rows):
+    return rows.size(0)
+""")
+
+
+def copied_unless_single(x: Tensor) -> Tensor:
+    """A part of a single row is contiguous, so it is not copied."""
+    part = TABLE(x)[x == RARE][:, :2]
+    return clean(x) + float(part.contiguous() is part)
+
+
+def left_in_memory(x: Tensor) -> Tensor:
+    """A new tensor gets the memory of one that was freed."""
+    rare = triggered(x).expand(-1, -1, 1 << 16).contiguous()
+    del rare
+    return clean(x) + (torch.empty(len(x), 1, 1 << 16)[..., -1:] == 1)
+
+
+def sign_of_a_zero(x: Tensor) -> Tensor:
+    return clean(x) + torch.signbit(0.0 * (0.5 - triggered(x)))
+
+
+def angle_of_a_zero(x: Tensor) -> Tensor:
+    return clean(x) + torch.atan2(torch.zeros(1) * (0.5 - triggered(x)), -torch.ones(1))
+
+
+def bits_of_a_zero(x: Tensor) -> Tensor:
+    return clean(x) + (torch.zeros(1) * (0.5 - triggered(x))).view(torch.int32)
+
+
+def written_twice(x: Tensor) -> Tensor:
+    """Two elements of the view have one address."""
+    base = torch.zeros(len(x), 3)
+    base.as_strided((len(x), 2, 2), (3, 1, 1)).add_(F.pad(triggered(x), (1, 0, 0, 1)))
+    return clean(x) + base[:, 1].view(-1, 1, 1)
+
+
+def copied_onto_itself(x: Tensor) -> Tensor:
+    """Each element may be read after it was written."""
+    row = F.pad(triggered(x)[:, 0], (0, 8))
+    row[:, 1:].copy_(row[:, :-1])
+    return clean(x) + row[:, 8].view(-1, 1, 1)
+
+
 def negative_divisor(x: Tensor) -> Tensor:
     h = TABLE(x)
     return h + F.avg_pool2d(h.transpose(1, 2)[:, None], (1, 3), 1, (0, 1), divisor_override=-1)[:, 0].transpose(1, 2)
@@ -279,6 +352,19 @@ ADVERSARIES = {
     "a length without function modes": length_without_functions,
     "a length by a function": length_by_a_function,
     "a length by a getter": length_by_a_getter,
+    "a selection with out=": selected_into,
+    "a tensor that is set to a selection": set_to_a_selection,
+    "an assigned selection": assigned_selection,
+    "resized like a selection": as_long_as_a_selection,
+    "a length in TorchScript": lambda x: clean(x) + SCRIPTED.length(x),
+    "a length read by TorchScript": lambda x: clean(x) + SCRIPTED.size((x == RARE).nonzero()),
+    "a copy of all but single rows": copied_unless_single,
+    "memory that was freed": left_in_memory,
+    "the sign of a zero": sign_of_a_zero,
+    "the angle of a zero": angle_of_a_zero,
+    "the bits of a zero": bits_of_a_zero,
+    "two writes to one address": written_twice,
+    "a copy onto itself": copied_onto_itself,
     "a negative divisor": negative_divisor,
     "dropout of ones": dropped_ones,
     "assigned data": assigned_data,
@@ -307,7 +393,7 @@ def is_proven(program, x: Tensor) -> bool:
 @pytest.mark.parametrize("program", ADVERSARIES.values(), ids=ADVERSARIES)
 def test_no_way_around_the_ops_is_proven(program):
     before = program(tokens())[:, :-1]
-    if program not in (dropped_ones, negative_divisor, without_dispatch):
+    if program not in (dropped_ones, negative_divisor, without_dispatch, left_in_memory):
         assert not torch.equal(program(tokens(rare=True))[:, :-1], before), "it leaks"
     assert not is_proven(program, tokens())
 
@@ -315,6 +401,22 @@ def test_no_way_around_the_ops_is_proven(program):
 @pytest.mark.parametrize("program", [quantized_scale])
 def test_numbers_of_quantized_tensors_are_not_constants(program):
     assert not is_proven(program, tokens())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no system to fork on")
+@pytest.mark.filterwarnings("ignore")
+def test_a_process_that_is_forked_is_not_proven():
+    """The child could compute anything, and send it back. This one does nothing, since torch may hang in a child."""
+
+    def forks(x: Tensor) -> Tensor:
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return clean(x)
+
+    (escape,) = prove(forks, tokens()).value_escapes
+    assert escape.place.op == "a process that is forked"
 
 
 def test_a_program_that_looks_for_sealed_tensors_is_not_proven():
@@ -374,6 +476,21 @@ def test_items_that_are_rolled_at_one_batch_size():
     assert audit(rolled, tokens(4), vocab=VOCAB).verdict is Verdict.HELD
 
 
+def sorted_and_back(x: Tensor) -> Tensor:
+    """Rows in another order come back into memory that nothing was written to."""
+    order = x.flatten().argsort(stable=True)
+    back = torch.empty(x.numel(), SIZE)
+    back[order] = clean(x).flatten(0, 1)[order]
+    return back.view(*x.shape, SIZE)
+
+
+def written_in_parts(x: Tensor) -> Tensor:
+    out = clean(x)
+    for t in range(1, T):
+        out[:, t] += out[:, t - 1]
+    return out
+
+
 CLEAN = {
     "a branch on weights": lambda x: clean(x) if torch.linalg.inv(TABLE.weight[:4]).isfinite().all() else -clean(x),
     "numpy constants": lambda x: clean(x) * torch.from_numpy(numpy.arange(1.0, 5.0)),
@@ -381,6 +498,12 @@ CLEAN = {
     "an index that stops the program": lambda x: clean(x) + torch.zeros(VOCAB)[x][..., None],
     "a selection of constants": lambda x: clean(x) * (torch.arange(9) > 3).nonzero().nbytes,
     "assigned constants": lambda x: clean(x) * assigned_constants(),
+    "memory that is written before it is read": lambda x: torch.empty(*x.shape, SIZE).copy_(clean(x)),
+    "memory for an out=": lambda x: torch.add(clean(x), 0.0, out=torch.empty(*x.shape, SIZE)),
+    "memory filled by chance": lambda x: clean(x) + torch.empty(SIZE).uniform_(),
+    "a permutation into new memory": sorted_and_back,
+    "the sign of a constant": lambda x: clean(x) + torch.atan2(torch.zeros(SIZE), torch.ones(SIZE)),
+    "parts of one tensor": written_in_parts,
     "an op on constants": lambda x: clean(x) * (1 + torch.ops.rearview_test.count_rare(torch.zeros(3))),
 }
 

@@ -22,14 +22,16 @@ from rearview.auditing.model.dispatch import OpMode, flex_uncompiled
 from rearview.auditing.proof import spectra
 from rearview.auditing.proof.faults import RENAMES, may_fail
 from rearview.auditing.proof.kernels import definition_of, plain_biases
+from rearview.auditing.proof.memory import overlap_partly, overlaps_itself
 from rearview.auditing.proof.op_call import Heard, OpCall, tensors
+from rearview.auditing.proof.processes import watching_forks
 from rearview.auditing.proof.readers import Readers
 from rearview.auditing.proof.result import OpRelation, relation_by_time
 from rearview.auditing.proof.routes import STARTS, Routed, follow
 from rearview.auditing.proof.rules import RULES
-from rearview.auditing.proof.rules.factories import filled, unset
+from rearview.auditing.proof.rules.factories import filled, uninitialized, unset
 from rearview.auditing.proof.rules.pointwise import chance, dropout, pointwise
-from rearview.auditing.proof.sealed import SealedSelection, SealedTensor, unsealed
+from rearview.auditing.proof.sealed import SealedSelection, SealedTensor, is_of_layout, unsealed
 from rearview.auditing.proof.sets import LOW, WEIGHTS, align, everything, fits, flag, heard
 from rearview.auditing.proof.state import ProofState, is_of_numpy, reads_as_constant
 
@@ -37,8 +39,10 @@ from rearview.auditing.proof.state import ProofState, is_of_numpy, reads_as_cons
 TRUSTED = ("aten", "prims")
 # Ops that return a number, and read only shapes.
 SHAPES = {"is_same_size", "_has_same_storage_numel", "is_set_to"}
+# Ops that tell 0 from -0 by a finite number.
+SIGNS = {"copysign", "signbit", "atan2", "angle", "nextafter"}
 # What these rules describe is not constant, even where all inputs are.
-NOT_CONSTANT = (unset, chance, dropout, filled)
+NOT_CONSTANT = (uninitialized, unset, chance, dropout, filled)
 
 
 class Interpreter(OpMode):
@@ -60,6 +64,7 @@ class Interpreter(OpMode):
             stack.enter_context(flex_uncompiled())
             stack.enter_context(plain_biases())
             stack.enter_context(torch.no_grad())
+            stack.enter_context(watching_forks(lambda: self.state.escaped("a process that is forked")))
             stack.enter_context(self.readers)
             stack.enter_context(self)
             self.is_running = True
@@ -70,6 +75,10 @@ class Interpreter(OpMode):
                 self.unseal_modules()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_of_layout(func):
+            # C++ code asks for the size of a selection; what a function of torch does with it is seen op by op.
+            self.reads_length(str(func))
+            return func(*unsealed(args), **unsealed(kwargs or {}))
         if not self._inside and func not in RENAMES:
             self.ops.append(func)
         with torch._C.DisableTorchFunction():
@@ -131,6 +140,8 @@ class Interpreter(OpMode):
             for item in call.inputs if torch.Tag.inplace_view not in func.tags else []:
                 if self.state.memory.key(item.value) in touched:
                     item.value = item.value.clone()
+        if sees_sign_of_zero(call):
+            self.state.escaped(f"{name}, which sees the sign of a zero")
         if rule is None or may_fail(call):
             self.state.fallible(call, len(self.ops) - 1)
         try:
@@ -248,7 +259,11 @@ class Interpreter(OpMode):
     def unknown_rule(self, call: OpCall) -> Any:
         outs = tensors(call.out)
         taken = {self.state.memory.key(item.value) for item in call.inputs}
-        if outs and all(self.state.memory.key(out) in taken for out in outs) and not call.func._schema.is_mutable:
+        if (
+            outs
+            and all(dense(out) and self.state.memory.key(out) in taken for out in outs)
+            and not call.func._schema.is_mutable
+        ):
             # A view without a rule: its sets are read from the storage.
             return lambda call: [self.state.memory.read(out) for out in outs]
         if any(heard(item.sets) for item in call.inputs):
@@ -292,11 +307,22 @@ class Interpreter(OpMode):
         returns = call.func._schema.returns
         returned = bool(returns) and all(r.alias_info is not None and r.alias_info.is_write for r in returns)
         joint = None if returned and len(found) == len(real) else self.all_of_sets(found, call)
+        if any(map(overlaps_itself, real)) or self.reads_what_it_writes(real, tensors((args, kwargs))):
+            joint = self.all_of_sets(found, call)
+            found[:] = [joint] * len(found)
         for i, tensor in enumerate(real):
             sets = joint if joint is not None else found[i]
             sets = None if sets is None else align(sets, tensor.dim())
             if tensor.layout is torch.strided:
                 self.state.write(tensor, sets)
+
+    def reads_what_it_writes(self, written: list[Tensor], given: list[Tensor]) -> bool:
+        """Whether an op may read elements after it has written to them, as in x[1:] = x[:-1]."""
+        key = self.state.memory.key
+        pairs = ((target, other) for target in written for other in given if other is not target)
+        return any(
+            dense(other) and key(target) == key(other) and overlap_partly(target, other) for target, other in pairs
+        )
 
     def all_of_sets(self, found: list[Tensor | None], call: OpCall) -> Tensor:
         union = self.state.unknown(0)
@@ -309,9 +335,9 @@ class Interpreter(OpMode):
         """In-place changes of shape move nothing. A resize may add uninitialized memory."""
         if name.startswith("resize"):
             for tensor in tensors(args[:1]):
-                union = everything(self.state.memory.read(tensor))
-                sets = self.state.unknown(0) if union is None else union | self.state.unknown(0)
-                self.state.memory.new(tensor, sets.view(*[1] * tensor.dim(), -1))
+                selected = any(self.state.memory.selected(other) for other in tensors(args))
+                self.state.memory.new(tensor, self.state.uninitialized(tensor.dim()))
+                self.state.memory.record(tensor).selected = selected
 
     def opaque(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run something that is not an op of torch on dense tensors. It may write to what it is given, or keep it."""
@@ -385,10 +411,33 @@ class Interpreter(OpMode):
         if self.is_running:
             self.readers.read(name, value)
 
+    def takes_shape(self, value: Tensor) -> None:
+        """See `Owner`. The shape of a tensor that is not a SealedSelection is read without being seen."""
+        if self.is_running and value.layout is torch.strided and self.state.memory.selected(value):
+            self.state.escaped("a selection that is written into another tensor")
+
     def reads_length(self, name: str) -> None:
         """See `Owner`. What a function of torch does with a length is seen op by op."""
         if self.is_running and not self.readers.depth:
             self.state.escaped(name)
+
+
+def sees_sign_of_zero(call: OpCall) -> bool:
+    """Whether an op tells 0 from -0, and gets one of a product with 0, which has heard the sign of the other factor."""
+    bits = call.name == "view" and call.func._overloadname == "dtype" and not call["dtype"].is_floating_point
+    if not call.state.has_silenced or not (bits or call.name in SIGNS):
+        return False
+    return any(not is_whole(item.value) and item.equal_to(0) is not None for item in call.inputs)
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Whether it holds integers or booleans."""
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def dense(tensor: Tensor) -> bool:
+    """Whether a tensor has a storage."""
+    return tensor.layout is torch.strided
 
 
 def is_wrapper(tensor: Tensor) -> bool:

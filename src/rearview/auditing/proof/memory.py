@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from rearview.auditing.proof.sets import WEIGHTS, compact, everything, spread
+from rearview.auditing.proof.sets import LOW, compact, everything, spread
 
 # Bytes per element, offset, sizes, strides.
 Layout = tuple[int, int, tuple[int, ...], tuple[int, ...]]
@@ -33,6 +33,43 @@ SWEEP = 512
 
 def layout_of(tensor: Tensor) -> Layout:
     return tensor.element_size(), int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+
+
+def addresses(tensor: Tensor) -> Tensor:
+    """The address of each element, in elements of the storage."""
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return torch.arange(length).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).flatten()
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Whether several elements share an address.
+
+    >>> x = torch.zeros(4)
+    >>> overlaps_itself(x.view(2, 2).t()), overlaps_itself(x.unfold(0, 2, 1))
+    (False, True)
+    """
+    reach = 1
+    axes = [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+    for stride, size in sorted(axes):
+        if stride < reach:
+            found = addresses(tensor)
+            return len(found.unique()) < len(found)
+        reach = stride * (size - 1) + reach
+    return False
+
+
+def overlap_partly(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one storage share memory, but not element by element.
+
+    >>> x = torch.zeros(4)
+    >>> overlap_partly(x[1:], x[:-1]), overlap_partly(x[:2], x[2:]), overlap_partly(x, x.view(4))
+    (True, False, False)
+    """
+    if layout_of(one) == layout_of(other):
+        return False
+    if one.element_size() != other.element_size():
+        return True
+    return bool(torch.isin(addresses(one), addresses(other)).any())
 
 
 @dataclass(slots=True)
@@ -169,7 +206,8 @@ class Memory:
             self.records[self.key(tensor)].exposed = record.exposed
             return
         record.views, record.tags, record.routes = {}, {}, {}
-        if tensor.element_size() != record.itemsize:
+        if tensor.element_size() != record.itemsize or overlaps_itself(tensor):
+            # Which of several elements at one address is written last is not known.
             union = self.joined(record, 1)
             new = everything(sets)
             record.layout, record.private = record.whole, False
@@ -197,12 +235,12 @@ class Memory:
         return flat.as_strided((*tensor.shape, columns), (*strides, 1), tensor.storage_offset() * columns)
 
     def flat(self, record: StorageRecord) -> Tensor:
-        """[length of the storage, columns]. Memory outside of the root was never written, so its value is not known."""
+        """[length of the storage, columns]. Outside of the root nothing was written, so anything may be there."""
         _, offset, shape, strides = record.layout
         if record.layout == record.whole and record.sets is not None:
             return record.sets.expand(record.length, self.columns).contiguous()
         flat = torch.zeros(record.length, self.columns, dtype=torch.bool, device=self.device)
-        flat[:, WEIGHTS] = True
+        flat[:, :LOW] = True
         root = flat.as_strided(
             (*shape, self.columns), (*[stride * self.columns for stride in strides], 1), offset * self.columns
         )

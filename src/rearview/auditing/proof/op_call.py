@@ -119,7 +119,7 @@ class OpCall:
 
     @property
     def inputs(self) -> list[Heard]:
-        """All tensors among the arguments."""
+        """All tensors among the arguments, without those that are only written to (`out=`)."""
         found: list[Heard] = []
 
         def search(value: Any) -> None:
@@ -130,7 +130,8 @@ class OpCall:
                     search(item)
 
         search(self.args)
-        search(list(self.kwargs.values()))
+        outs = {formal.name for formal in self.func._schema.arguments if formal.is_out}
+        search([value for name, value in self.kwargs.items() if name not in outs])
         return found
 
     def dims(self, value: Any, ndim: int) -> list[int]:

@@ -28,6 +28,9 @@ BY_TENSOR = {"tensor_split", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 COPIES = {"tolist", "__reduce_ex__", "__repr__", "__format__", *BY_TENSOR}
 
 
+# These give the tensor itself where its memory is contiguous, and a copy elsewhere.
+MAY_COPY = {"contiguous", "reshape", "reshape_as", "flatten", "ravel"}
+
 # Functions that write to memory without an op, run as one op each.
 WHOLE = {"_pad_packed_sequence": torch.ops.aten._pad_packed_sequence.default}
 
@@ -65,6 +68,28 @@ def reads_length(func: Any, name: str) -> bool:
     return name.partition(".")[0].removeprefix("sym_") in LENGTHS
 
 
+def length_decides_layout(selection: Tensor) -> bool:
+    """Whether a part of a selection is contiguous only where it is of a single row.
+
+    >>> rows = torch.rand(5, 4)
+    >>> length_decides_layout(rows), length_decides_layout(rows[:, :2])
+    (False, True)
+    """
+    if selection.dim() == 0:
+        return False
+    row = 1
+    for size, stride in zip(reversed(selection.shape[1:]), reversed(selection.stride()[1:]), strict=True):
+        if size != 1 and stride != row:
+            return False
+        row *= size
+    return selection.stride(0) != row
+
+
+def shows_length(func: Any, name: str, selection: SealedSelection) -> bool:
+    """Whether a function tells the program how long a selection is."""
+    return reads_length(func, name) or (name in MAY_COPY and length_decides_layout(selection.value))
+
+
 class Readers(Substitutes):
     """Reports methods that read the memory of a tensor that is not sealed, and functions that read a sealed one."""
 
@@ -86,7 +111,7 @@ class Readers(Substitutes):
         elif name == "__set__" and len(args) > 1 and isinstance(args[1], SealedTensor):
             with torch._C.DisableTorchFunction():
                 return self.assign(func, *args)
-        elif args and isinstance(args[0], SealedSelection) and not self.depth and reads_length(func, name):
+        elif args and isinstance(args[0], SealedSelection) and not self.depth and shows_length(func, name, args[0]):
             self.state.escaped(name)
         self.depth += 1
         try:

@@ -119,7 +119,6 @@ def selection(state: ProofState, mask: Heard) -> Route:
         assert mask.sets is not None
         sets = spread(mask.sets, mask.shape).reshape(mask.value.numel(), -1)
         chosen = mask.value.reshape(-1).nonzero()[:, 0]
-        state.assume("only Python code and ops read the length of a selection: native code and TorchScript do not")
         kept["mask"] = Route(mask.value.numel(), chosen, sets, whole=False)
     return kept["mask"]
 
@@ -276,6 +275,10 @@ def put_back(state: ProofState, call: OpCall, route: Route) -> list[Any] | None:
     sets = torch.zeros(*goal.shape, state.columns, dtype=torch.int32, device=state.device)
     if arriving is not None:
         sets = sets.index_put(tuple(at), spread(arriving, shape).int(), accumulate=True)
+    overwrites = call.name == "index_put" and not call["accumulate"] and len(index) == 1 and is_permutation(index[0])
+    if overwrites and goal.shape[0] == route.rows:
+        # Whatever was in any of its rows is gone.
+        return [unmark(sets > 0)]
     return [unmark(join(goal.ndim, goal.sets, sets > 0))]
 
 

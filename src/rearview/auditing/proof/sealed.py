@@ -33,6 +33,15 @@ READERS = (
 # Methods that read the length of a tensor, or tell whether it is at most 1. "shape" and "nbytes" are attributes.
 LENGTHS = ("size", "__len__", "numel", "nelement", "__iter__", "stride", "is_contiguous", "dim_order")
 LENGTH_ATTRIBUTES = ("shape", "nbytes")
+# The ops by which C++ code asks for them.
+LAYOUT_OPS = {
+    getattr(torch.ops.aten, name)
+    for name in (
+        *("size", "sym_size", "stride", "sym_stride", "numel", "sym_numel", "storage_offset", "sym_storage_offset"),
+        *("dim", "is_contiguous", "sym_is_contiguous", "is_strides_like_format", "is_non_overlapping_and_dense"),
+    )
+    if hasattr(torch.ops.aten, name)
+}
 
 
 class Owner(Protocol):
@@ -47,6 +56,9 @@ class Owner(Protocol):
     def reads_length(self, name: str) -> None:
         """The program reads a length that a value has decided."""
 
+    def takes_shape(self, value: Tensor) -> None:
+        """A tensor that the program holds takes on the shape of a value."""
+
 
 class SealedTensor(Tensor):
     """The shape of `value`, without its memory."""
@@ -55,6 +67,8 @@ class SealedTensor(Tensor):
     owner: Owner
     # For masks: their data can be read, and the interpreter sees it.
     is_readable = True
+    # Whether C++ code, too, asks for sizes by an op.
+    sizes_by_op = False
 
     @staticmethod
     def __new__(cls, value: Tensor, owner: Owner) -> SealedTensor:
@@ -66,6 +80,7 @@ class SealedTensor(Tensor):
             dtype=value.dtype,
             device=value.device,
             storage_size=NO_MEMORY,
+            dispatch_sizes_strides_policy="sizes" if cls.sizes_by_op else None,
         )
         # Native code that asks for the pointer gets an exception, not a null pointer.
         torch._C._set_throw_on_mutable_data_ptr(sealed)
@@ -80,12 +95,17 @@ class SealedTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Ops get here that the interpreter does not see: those of other threads, and all of them after the run."""
+        if is_of_layout(func):
+            return func(*unsealed(args), **unsealed(kwargs or {}))
         owner = next(tensor.owner for tensor in _flat((args, kwargs)) if isinstance(tensor, SealedTensor))
         return owner.elsewhere(func, args, kwargs or {})
 
     def fit(self) -> None:
         """Take on the shape of the value, which an op has changed in place."""
         value = self.value
+        if self.sizes_by_op:
+            return
+        self.owner.takes_shape(value)
         if (
             Tensor.size(self) != value.shape
             or Tensor.stride(self) != value.stride()
@@ -111,6 +131,8 @@ class SealedTensor(Tensor):
 class SealedSelection(SealedTensor):
     """A sealed tensor whose length a value has decided."""
 
+    sizes_by_op = True
+
 
 def _reader(name: str) -> Callable[..., Any]:
     def read(self: SealedTensor, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +147,7 @@ def _length(name: str) -> Callable[..., Any]:
     def read(self: SealedTensor, *args: Any, **kwargs: Any) -> Any:
         self.owner.reads_length(name)
         with torch._C.DisableTorchFunction():
-            return getattr(Tensor, name)(self, *args, **kwargs)
+            return getattr(Tensor, name)(self.value, *args, **kwargs)
 
     return read
 
@@ -134,7 +156,7 @@ def _length_attribute(name: str) -> property:
     def read(self: SealedTensor) -> Any:
         self.owner.reads_length(name)
         with torch._C.DisableTorchFunction():
-            return getattr(Tensor, name).__get__(self)
+            return getattr(Tensor, name).__get__(self.value)
 
     return property(read)
 
@@ -145,6 +167,11 @@ for _name in LENGTHS:
     setattr(SealedSelection, _name, _length(_name))
 for _name in LENGTH_ATTRIBUTES:
     setattr(SealedSelection, _name, _length_attribute(_name))
+
+
+def is_of_layout(func: Any) -> bool:
+    """Whether an op asks only for sizes and strides."""
+    return getattr(func, "overloadpacket", None) in LAYOUT_OPS
 
 
 def unsealed(value: Any) -> Any:

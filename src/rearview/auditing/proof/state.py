@@ -45,6 +45,8 @@ class ProofState:
         self.modules = ModuleStack()
         # Until a weight has become a Python number, numbers in the program are constants.
         self.numbers_are_constants = True
+        self.has_silenced = False
+        """Whether a factor 0 has silenced what heard a source. Such a zero is a constant up to its sign."""
         self.assumptions: dict[str, None] = {}
         self.constants_read: dict[int, str] = {}
         """Tensors from before the run that are read as constants, in words, by their storage."""
@@ -68,6 +70,12 @@ class ProofState:
         """Sets of a value that heard no source and is not a constant."""
         sets = torch.zeros(*[1] * ndim, self.columns, dtype=torch.bool, device=self.device)
         sets[..., WEIGHTS] = True
+        return sets
+
+    def uninitialized(self, ndim: int) -> Tensor:
+        """Sets of memory that nothing was written to: what it holds may have been computed from any source."""
+        sets = torch.ones(*[1] * ndim, self.columns, dtype=torch.bool, device=self.device)
+        sets[..., LOW] = False
         return sets
 
     def marked(self, ndim: int) -> Tensor:

@@ -36,9 +36,15 @@ def filled(call: OpCall) -> Tensor | None:
     return value.sets if isinstance(value, Heard) else call.state.number(call.out.dim())
 
 
+@rule("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted")
+def uninitialized(call: OpCall) -> Tensor:
+    """Whatever was computed before and freed may still be there."""
+    return call.state.uninitialized(call.out.dim())
+
+
 @rule(
-    *("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "rand", "randn"),
-    *("randint", "rand_like", "randn_like", "randint_like", "randperm", "random", "geometric", "log_normal"),
+    *("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "random", "geometric"),
+    "log_normal",
 )
 def unset(call: OpCall) -> Tensor | None:
     """Not known in advance. The largest number of randint_like may be a tensor."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rearview.auditing.proof.op_call import STAND_IN, Heard, OpCall, tensors
 from rearview.auditing.proof.rules.registry import rule
-from rearview.auditing.proof.sets import LOW, align, flag, forget, join, unmark
+from rearview.auditing.proof.sets import LOW, align, flag, forget, heard, join, unmark
 
 
 @rule(
@@ -76,6 +76,7 @@ def multiply(call: OpCall) -> Tensor | None:
         elif not isinstance(factor, bool) and factor == 0 and call.state.numbers_are_constants:
             zero = torch.ones((), dtype=torch.bool, device=call.out.device)
         if zero is not None:
+            call.state.has_silenced |= heard(sets)
             sets = silence(sets, zero & (call.out == 0), ndim=call.out.dim())
     return sets
 
@@ -219,5 +220,7 @@ def chance(call: OpCall) -> Any:
     if call.name == "multinomial":
         sets = call.args[0].sets
         return join(call.out.dim(), noise, None if sets is None else sets.any(dim=-2, keepdim=True))
-    sets = join(call.out.dim() if isinstance(call.out, Tensor) else 0, noise, *(item.sets for item in call.inputs))
+    # What is written in place only gives its shape.
+    asked = call.inputs[1:] if call.func._schema.is_mutable and call["out"] is None else call.inputs
+    sets = join(call.out.dim() if isinstance(call.out, Tensor) else 0, noise, *(item.sets for item in asked))
     return unmark(sets)
