@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rearview.models import BERT, GPT, BERTConfig, GPTConfig
-from rearview.text import ByteTokenizer
+from rearview.text import BPETokenizer, ByteTokenizer
 from rearview.text_model import TextModel
 from rearview.webapp import Studio
 from tests.browser import a_browser
@@ -573,6 +573,42 @@ def test_an_error_goes_away_with_its_view(browser: Browser, studio: Studio):
         page.locator("#main").focus()
         page.keyboard.press("4")
         page.locator("#status").wait_for(state="hidden")
+
+
+def test_long_words_stay_on_a_phone(browser: Browser):
+    torch.manual_seed(0)
+    text = "Donaudampfschifffahrtsgesellschaftskapitaenspatent supercalifragilisticexpialidocious"
+    tokenizer = BPETokenizer.train([f"{text} " * 30], vocab_size=380)
+    config = GPTConfig(vocab_size=tokenizer.vocab_size, context=64, layers=1, heads=2, width=16)
+    long = TextModel("a-folder-with-a-name-that-is-" + "long-" * 8, GPT(config).eval(), tokenizer)
+    with Studio([long], [], text=f"{text} {text}") as running, opened(browser, running, **PHONE) as page:
+        # A page that is too wide makes the window of a phone wider.
+        fits = f"Math.max(document.documentElement.scrollWidth, innerWidth) === {PHONE['viewport']['width']}"
+        assert page.locator("#text button").count() < 8
+        assert page.evaluate(fits)
+        open_view(page, "cut")
+        page.click("#cut-add")
+        page.locator("#cut-result li").first.wait_for()
+        page.click("#rank-tokens")
+        page.locator("#ranked tbody tr").first.wait_for()
+        assert page.evaluate(fits)
+        open_view(page, "write")
+        page.fill("#new-tokens", "6")
+        page.click("#write")
+        until(page, "document.querySelectorAll('#pages .new').length === 6")
+        assert page.evaluate(fits)
+        open_view(page, "compare")
+        page.click("#compare")
+        page.locator("#compared-said table").wait_for()
+        assert page.evaluate(fits)
+
+
+@pytest.mark.parametrize("width", [861, 1024, 1101, 1280])
+def test_every_view_is_in_the_bar(browser: Browser, studio: Studio, width: int):
+    with opened(browser, studio, viewport={"width": width, "height": 800}) as page:
+        assert page.evaluate(
+            "(({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth)(document.getElementById('tabs'))"
+        )
 
 
 def test_every_control_has_a_name(browser: Browser, studio: Studio):

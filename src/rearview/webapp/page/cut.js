@@ -125,5 +125,5 @@ async function rankBy(what) {
   const tried = { links: "links of this word", tokens: "tokens", heads: "heads" }[what];
   at("ranked").replaceChildren(
     make("p", { className: "sub", textContent: `${grouped(found.tried)} ${tried} were taken away, one at a time. After position ${found.position}, “${found.target}” has a probability of ${percent(found.probability)} with all of them.` }),
-    make("table", { className: "steps-of ranked" }, make("thead", {}, make("tr", {}, make("th", { scope: "col", textContent: "without" }), make("th", { scope: "col", colSpan: 2, textContent: "probability that moves" }), make("th", { scope: "col", className: "number", textContent: `“${found.target}”` }))), make("tbody", {}, ...rows)));
+    make("table", { className: "steps-of ranked" }, make("thead", {}, make("tr", {}, make("th", { scope: "col", textContent: "without" }), make("th", { scope: "col", colSpan: 2, textContent: "probability that moves" }), make("th", { scope: "col", className: "number", title: found.target, textContent: `“${shorter(found.target, 12)}”` }))), make("tbody", {}, ...rows)));
 }

@@ -98,6 +98,14 @@ function drawNumbers(pen) {
   }
 }
 
+// The beginning of a text that fits into this width.
+function fitted(pen, text, room) {
+  if (pen.measureText(text).width <= room) return text;
+  const letters = [...text];
+  while (letters.length > 1 && pen.measureText(`${letters.join("")}…`).width > room) letters.pop();
+  return `${letters.join("")}…`;
+}
+
 const positions = (from, to, about) => ticks(from, to, about, 1).filter((position) => position < to);
 
 function drawAxes(pen) {
@@ -116,7 +124,7 @@ function drawAxes(pen) {
       pen.translate(pixelX(key + 0.5) + 4, board.top - 6);
       pen.rotate(-Math.PI / 2);
       ink(lit(key, chosen?.[1]));
-      pen.fillText(shorter(words(one.keySet)[key] ?? String(key), 10), 0, 0);
+      pen.fillText(fitted(pen, words(one.keySet)[key] ?? String(key), board.top - 8), 0, 0);
       pen.restore();
     }
   } else {
@@ -138,7 +146,7 @@ function drawAxes(pen) {
     for (let query = Math.floor(y0); query < Math.min(y1, one.start + one.queries); query++) {
       if (pixelY(query + 0.5) < board.top || pixelY(query + 0.5) > board.top + board.high) continue;
       ink(lit(query, chosen?.[0]));
-      pen.fillText(shorter(words(one.querySet)[query] ?? String(query), board.left < 80 ? 8 : 12), board.left - 7, pixelY(query + 0.5) + 4);
+      pen.fillText(fitted(pen, words(one.querySet)[query] ?? String(query), board.left - 9), board.left - 7, pixelY(query + 0.5) + 4);
     }
   } else {
     pen.font = `11px ${colour("--sans")}`;
