@@ -129,6 +129,8 @@ def _tokens(tokens: str | None, keys: str | None, length: int | None, *masks: Ma
     if keys is not None and tokens is None and length is None:
         raise BadArgument("--keys", expected="--tokens or --length with it, for the queries", got="neither")
     others = int(keys) if keys is not None and keys.strip().isdecimal() else keys
-    if tokens is not None or length is not None:
-        return tokens if tokens is not None else length, others
+    if tokens is not None:
+        return tokens, others
+    if length is not None:
+        return length, others
     return min([known for mask in masks if (known := mask.own_length)] or [DEFAULT_LENGTH]), None
