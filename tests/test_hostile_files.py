@@ -223,6 +223,16 @@ def test_an_archive_that_does_not_unpack_is_refused(corpus: Corpus, tmp_path: Pa
         assert holds(use, path)
 
 
+def test_weights_of_any_size_are_drawn(corpus: Corpus, tmp_path: Path):
+    path = Path(shutil.copy(corpus.root / "trace.json", tmp_path))
+    body = json.loads(path.read_text())
+    (stage,) = (stage for stage in body["stages"] if stage["key"] == "weights")
+    stage["matrix"] = json.loads(json.dumps(stage["matrix"]).replace("1.0", "1e308"))
+    path.write_text(json.dumps(body))
+    assert "1e+308" in path.read_text()
+    assert holds(use_trace, path) is None
+
+
 def test_many_fields_take_time_in_proportion(tmp_path: Path):
     path = tmp_path / "matrices.json"
     path.write_text("{" + ", ".join(f'"{n}": 0' for n in range(200_000)) + "}")

@@ -173,6 +173,33 @@ def test_records_with_hostile_values_and_fitting_checksums(corpus: Path, number:
     holds(use_run, out)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sources": []}, "witnesses[0].sources: expected at least one position, got none"),
+        ({"other": {}}, "witnesses[0].other: expected at least one input, got none"),
+        ({"item": 7}, "witnesses[0].other: expected inputs with the axes 0 and 1 and the item 7, got the shape [1, 6]"),
+        ({"time_axis": 5}, "witnesses[0].other: expected inputs with the axes 0 and 5 and the item 0, got the shape"),
+    ],
+)
+def test_witnesses_that_no_audit_finds_are_refused(corpus: Path, change: dict, said: str, tmp_path: Path):
+    body = json.loads((corpus / "report.json").read_text())
+    body["witnesses"][0] |= change
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(body))
+    assert said in (holds(use_report, path) or "")
+
+
+def test_a_setting_that_is_no_number_is_refused(corpus: Path, tmp_path: Path):
+    out = Path(shutil.copytree(corpus / "run", tmp_path / "run"))
+    path = newest(out) / RECORD
+    body = json.loads(path.read_bytes())
+    body.pop("checksum")
+    body["config"]["validation"] = "nan"
+    path.write_text(json.dumps({**body, "checksum": _checksum(body)}))
+    assert "config.validation: expected a number, got nan" in (holds(use_run, out) or "")
+
+
 def test_a_pipe_is_no_report(tmp_path: Path):
     os.mkfifo(tmp_path / "report.json")
     said = holds(lambda path: print(run_diff(str(path), str(path), target=None)), tmp_path / "report.json")

@@ -114,7 +114,8 @@ def _score(number: float) -> Role:
 def _weight(number: float) -> Role:
     if number == 0:
         return "blocked"
-    return SHADES[min(len(SHADES) - 1, int(number * len(SHADES)))] if 0 < number < float("inf") else "number"
+    # A trace from a file may hold any number.
+    return SHADES[min(len(SHADES) - 1, int(min(number, 1.0) * len(SHADES)))] if 0 < number < float("inf") else "number"
 
 
 def _change(number: float) -> Role:

@@ -162,9 +162,13 @@ def _config_of(record: Record, path: Path) -> RunConfig:
         why = f"has no setting {missing[0]!r}: the run was not started by rearview train or Run.start."
         raise BadFile(path / NAME, f"{why} Resume it with train(model, data, config, resume=...).")
     reader, kinds = Reader(path / NAME), get_type_hints(RunConfig)
-    for name in record.config.keys() & kinds.keys():
-        reader.read(kinds[name], record.config[name], f"config.{name}")
-    return RunConfig.from_json(record.config)
+    # Numbers that are not finite are strings in a file.
+    known = record.config.keys() & kinds.keys()
+    values = {name: reader.read(kinds[name], record.config[name], f"config.{name}") for name in known}
+    for name, value in values.items():
+        if value != value:
+            reader.refuse(f"config.{name}", "a number", "nan")
+    return RunConfig.from_json({**record.config, **values})
 
 
 def _check_shard(shard: object, world: World | None) -> None:

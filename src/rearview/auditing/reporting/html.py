@@ -141,7 +141,7 @@ def _witness(witness: Witness) -> dict[str, Any]:
 
 def _row(tensor: Tensor, witness: Witness) -> list[str]:
     """One item of an input, a text per position: the token, or the first of its numbers."""
-    item = tensor.detach().cpu().movedim((witness.batch_axis, witness.time_axis), (0, 1))[witness.item][:MOST_SHOWN]
+    item = witness.row(tensor.detach().cpu())[:MOST_SHOWN]
     if item.ndim == 1 and not item.is_floating_point():
         return [str(token) for token in item.tolist()]
     values = item.reshape(len(item), -1)

@@ -44,6 +44,8 @@ def from_json(text: str | bytes, source: object = "JSON") -> Report:
         if hears.forbidden.shape != shape or hears.forbidden.dtype != torch.bool:
             expected = f"booleans in the shape {list(shape)}"
             reader.refuse("hears.forbidden", expected, f"{hears.forbidden.dtype} {list(hears.forbidden.shape)}")
+    for n, witness in enumerate(report.witnesses):
+        witness.refuse_impossible(reader, f"witnesses[{n}].")
     return report
 
 

@@ -93,6 +93,24 @@ class Witness:
         change = f"position {many} changes" if len(self.sources) == 1 else f"positions {many} change"
         return f"position {self.query} moves by {self.amount:.3g} when {change}"
 
+    def row(self, tensor: Tensor) -> Tensor:
+        """The item of an input in which the output moved, with time as its first axis."""
+        return tensor.movedim((self.batch_axis, self.time_axis), (0, 1))[self.item]
+
+    def refuse_impossible(self, reader: Reader, place: str = "") -> None:
+        """Refuse what a file says and no audit finds; `place` is where the witness is in the file."""
+        if not self.sources:
+            reader.refuse(f"{place}sources", "at least one position", "none")
+        if not self.other:
+            reader.refuse(f"{place}other", "at least one input", "none")
+        name, changed = next(iter(self.other.items()))
+        for tensor in (self.clean.get(name, changed), changed):
+            try:
+                self.row(tensor)
+            except (IndexError, RuntimeError):
+                axes = f"the axes {self.batch_axis} and {self.time_axis} and the item {self.item}"
+                reader.refuse(f"{place}other", f"inputs with {axes}", f"the shape {list(tensor.shape)}")
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a .npz or .safetensors file; `replay(model, path)` runs it again."""
         names = {f"clean.{name}": value for name, value in self.clean.items()}
@@ -123,7 +141,9 @@ class Witness:
         reader = Reader(path)
         facts = reader.header(parse_json(about, path), FORMAT, VERSION)
         sides = {side: {n[6:]: t for n, t in tensors.items() if n.startswith(f"{side}.")} for side in SIDES}
-        return reader.read(cls, facts, given=sides)
+        found = reader.read(cls, facts, given=sides)
+        found.refuse_impossible(reader)
+        return found
 
 
 def _read_safetensors(path: str | os.PathLike[str]) -> tuple[str, dict[str, Tensor]]:
