@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rearview import __version__
 from tests.docs.markdown import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -94,3 +95,11 @@ def test_the_hooks_use_the_pinned_ruff():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     (ruff,) = (repo for repo in hooks["repos"] if repo["repo"].endswith("ruff-pre-commit"))
     assert f"ruff=={ruff['rev'].removeprefix('v')}\n" in (ROOT / "constraints.txt").read_text()
+
+
+def test_a_citation_names_the_newest_release():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"^## \[([\d.]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert newest is not None
+    assert (cited["version"], str(cited["date-released"])) == newest.groups()
+    assert cited["version"] == __version__
