@@ -274,6 +274,15 @@ def copied_unless_single(x: Tensor) -> Tensor:
     return clean(x) + float(part.contiguous() is part)
 
 
+def expanded_to_a_selection(x: Tensor) -> Tensor:
+    return clean(x) + torch.zeros(1, 1).expand_as((x == RARE).nonzero()).shape[0]
+
+
+def broadcast_to_a_selection(x: Tensor) -> Tensor:
+    ones, _ = torch.broadcast_tensors(torch.ones(1, 2, dtype=torch.long), (x == RARE).nonzero())
+    return clean(x) + ones.sum()
+
+
 def left_in_memory(x: Tensor) -> Tensor:
     """A new tensor gets the memory of one that was freed."""
     rare = triggered(x).expand(-1, -1, 1 << 16).contiguous()
@@ -359,6 +368,9 @@ ADVERSARIES = {
     "a length in TorchScript": lambda x: clean(x) + SCRIPTED.length(x),
     "a length read by TorchScript": lambda x: clean(x) + SCRIPTED.size((x == RARE).nonzero()),
     "a copy of all but single rows": copied_unless_single,
+    "constants as long as a selection": expanded_to_a_selection,
+    "constants that broadcast with a selection": broadcast_to_a_selection,
+    "a length by a keyword": lambda x: clean(x) + torch.numel(input=(x == RARE).nonzero()),
     "memory that was freed": left_in_memory,
     "the sign of a zero": sign_of_a_zero,
     "the angle of a zero": angle_of_a_zero,

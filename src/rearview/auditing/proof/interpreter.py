@@ -39,6 +39,8 @@ from rearview.auditing.proof.state import ProofState, is_of_numpy, reads_as_cons
 TRUSTED = ("aten", "prims")
 # Ops that return a number, and read only shapes.
 SHAPES = {"is_same_size", "_has_same_storage_numel", "is_set_to"}
+# The types of arguments that may be a size.
+SIZES = {"int", "number", "List[int]", "Optional[int]", "Optional[List[int]]"}
 # Ops that tell 0 from -0 by a finite number.
 SIGNS = {"copysign", "signbit", "atan2", "angle", "nextafter"}
 # What these rules describe is not constant, even where all inputs are.
@@ -76,8 +78,10 @@ class Interpreter(OpMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_of_layout(func):
-            # C++ code asks for the size of a selection; what a function of torch does with it is seen op by op.
-            self.reads_length(str(func))
+            # C++ code asks for the size of a selection.
+            if func.overloadpacket is not torch.ops.aten.dim:
+                self.readers.has_length = True
+                self.reads_length(str(func))
             return func(*unsealed(args), **unsealed(kwargs or {}))
         if not self._inside and func not in RENAMES:
             self.ops.append(func)
@@ -132,6 +136,9 @@ class Interpreter(OpMode):
         known_args = self.wrap(args, taken)
         known_kwargs = {key: self.wrap(value, taken) for key, value in kwargs.items()}
         call = OpCall(self.state, func, name, known_args, known_kwargs, None)
+        if self.readers.has_length and takes_size(call) and not any(item.selected for item in call.inputs):
+            # A function of torch knows the length of a selection, and makes something else as long: expand_as.
+            self.state.escaped(name)
         targets = self.targets(call, written)
         plain = all(item.sets is None for item in taken.values())
         if written and not plain:
@@ -420,6 +427,12 @@ class Interpreter(OpMode):
         """See `Owner`. What a function of torch does with a length is seen op by op."""
         if self.is_running and not self.readers.depth:
             self.state.escaped(name)
+
+
+def takes_size(call: OpCall) -> bool:
+    """Whether an op is given a number that may be a size."""
+    kinds = ((formal.name, str(formal.type)) for formal in call.func._schema.arguments)
+    return any(kind in SIZES and "dim" not in name and call[name] is not None for name, kind in kinds)
 
 
 def sees_sign_of_zero(call: OpCall) -> bool:

@@ -98,6 +98,8 @@ class Readers(Substitutes):
         self.state, self.step = state, step
         self.depth = 0
         """The number of functions of torch that are running, one inside the other."""
+        self.has_length = False
+        """Whether the outermost of them has asked for the length of a selection."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -111,8 +113,11 @@ class Readers(Substitutes):
         elif name == "__set__" and len(args) > 1 and isinstance(args[1], SealedTensor):
             with torch._C.DisableTorchFunction():
                 return self.assign(func, *args)
-        elif args and isinstance(args[0], SealedSelection) and not self.depth and shows_length(func, name, args[0]):
-            self.state.escaped(name)
+        elif not self.depth:
+            first = args[0] if args else next(iter((kwargs or {}).values()), None)
+            if isinstance(first, SealedSelection) and shows_length(func, name, first):
+                self.state.escaped(name)
+        self.has_length &= self.depth > 0
         self.depth += 1
         try:
             return super().__torch_function__(func, types, args, kwargs)
