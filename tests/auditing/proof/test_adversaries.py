@@ -370,7 +370,7 @@ ADVERSARIES = {
     "a copy of all but single rows": copied_unless_single,
     "constants as long as a selection": expanded_to_a_selection,
     "constants that broadcast with a selection": broadcast_to_a_selection,
-    "a length by a keyword": lambda x: clean(x) + torch.numel(input=(x == RARE).nonzero()),
+    "a length by a keyword": lambda x: clean(x) + torch.numel(input=(x == RARE).nonzero()),  # pyright: ignore[reportCallIssue]
     "memory that was freed": left_in_memory,
     "the sign of a zero": sign_of_a_zero,
     "the angle of a zero": angle_of_a_zero,
