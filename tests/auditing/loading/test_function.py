@@ -66,7 +66,7 @@ def test_what_is_returned_is_taken_as_it_is(name: str):
     ("function", "message"),
     [
         ("three", "got a tuple of 3"),
-        ("odd", "got the keys mdoel"),
+        ("odd", "any of inputs, contract, .* mdoel: no such key"),
         ("empty", "got a dict with nothing"),
         ("none", "got None"),
         ("asks", r"expected a function without arguments, got \w+:asks: missing a required argument: 'size'"),

@@ -107,12 +107,10 @@ def _read(found: Any, target: str, *, length: int | None, batch: int | None, see
     if isinstance(found, dict):
         unknown = sorted(set(found) - set(KEYS))
         if "model" not in found or unknown:
-            got = (
-                f"the keys {', '.join(map(str, unknown))}"
-                if unknown
-                else f"a dict with {', '.join(map(str, found)) or 'nothing'}"
-            )
-            raise BadArgument(target, expected=f"{RETURNS}; of {', '.join(KEYS)}", got=got)
+            expected = f"a dict with model and any of {', '.join(key for key in KEYS if key != 'model')}"
+            got = f"a dict with {', '.join(map(str, found)) or 'nothing'}"
+            advice = f"{', '.join(map(str, unknown))}: no such key." if unknown else ""
+            raise BadArgument(target, expected=expected, got=got, advice=advice)
         parts = found
     elif isinstance(found, tuple):
         if len(found) != 2:
