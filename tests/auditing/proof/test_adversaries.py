@@ -455,6 +455,13 @@ def test_a_program_that_looks_for_a_dispatch_mode_is_only_assumed_away():
     assert "the program does the same whether or not a torch dispatch mode watches it" in str(report)
 
 
+def test_a_division_by_zero_is_only_assumed_away():
+    """A masked 0 divided by a sum must stay a constant, as in attention with ReLU instead of a softmax."""
+    proof = prove(lambda x: clean(x) + (torch.zeros(1) / (1 - triggered(x))).isnan(), tokens())
+    assert proof.within(CAUSAL[T])
+    assert "activations are finite: 0 times inf or NaN is not 0, nor is 0 / 0" in proof.assumptions
+
+
 @pytest.fixture
 def one_rank(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)

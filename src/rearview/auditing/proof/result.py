@@ -116,7 +116,7 @@ def relation_by_time(tensor: Tensor, sets: Tensor, *, batch: int, time: int) -> 
 
 ASSUMPTIONS = (
     "ops do what their documentation says: kernels and rounding are not proven",
-    "activations are finite: 0 times inf or NaN is not 0",
+    "activations are finite: 0 times inf or NaN is not 0, nor is 0 / 0",
     "nothing that was computed from the input before the run enters it, as another argument or as state",
     "numbers and arrays that the program holds outside of tensors are part of the program",
     "the program does the same whether or not a torch dispatch mode watches it",
