@@ -44,6 +44,10 @@ def test_a_picture_is_written(rearview, tmp_path: Path):
             "--documents: expected at most 9 positions, the length, got 10 positions in all.",
         ),
         (
+            ["causal()", "-n", "9", "-r", "2", "--documents", f"{2**63}"],
+            f"--documents: expected at most 9 positions, the length, got {2**63} positions in all.",
+        ),
+        (
             ["causal()", "-n", "9", "-r", "2", "--documents", "5;5"],
             "--documents: expected lengths of at least 1, separated by commas, got '5;5'.",
         ),

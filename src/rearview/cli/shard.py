@@ -5,6 +5,7 @@ rearview shard "causal() & window(4096)" --length 65536 --ranks 8
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,9 +81,9 @@ def _packed(lengths: str, length: int) -> Mask:
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         expected = "lengths of at least 1, separated by commas"
         raise BadArgument("--documents", expected=expected, got=repr(lengths))
-    ends = torch.tensor([int(size) for size in sizes]).cumsum(0)
-    if int(ends[-1]) > length:
-        got = f"{int(ends[-1])} positions in all"
+    ends = list(accumulate(map(int, sizes)))
+    if ends[-1] > length:
+        got = f"{ends[-1]} positions in all"
         raise BadArgument("--documents", expected=f"at most {length} positions, the length", got=got)
     # Document n begins where the one before it ends; what is left belongs to one more.
-    return documents(torch.bucketize(torch.arange(length), ends, right=True))
+    return documents(torch.bucketize(torch.arange(length), torch.tensor(ends), right=True))
