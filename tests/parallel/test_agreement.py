@@ -11,6 +11,8 @@ from torch.distributed import ProcessGroup
 from rearview import Mask, attend, causal, documents, window
 from rearview.errors import BadArgument
 from rearview.parallel import shard
+from rearview.parallel.agreement import MOST_REMEMBERED, Agreements
+from rearview.parallel.rank_group import RankGroup
 from tests.parallel.processes import Processes
 
 LENGTH = 36
@@ -81,3 +83,22 @@ def comparisons(group: ProcessGroup) -> list[int]:
 def test_ranks_compare_once_for_each_mask(processes: Processes):
     assert processes.run(comparisons, 2) == [[1, 0, 1]] * 2
     assert processes.run(comparisons, 1) == [[0, 0, 0]]
+
+
+def remembered(group: ProcessGroup) -> tuple[int, list[int]]:
+    """How many agreements are kept after three more than fit, and which are compared again."""
+    agreements, ranks = Agreements(), RankGroup.of(group)
+
+    def check(mask: int) -> bool:
+        kept = list(agreements._found)
+        agreements.check(ranks, torch.device("cpu"), layout=1, mask=mask, tensors=1)
+        return list(agreements._found) != kept
+
+    for mask in range(MOST_REMEMBERED + 3):
+        check(mask)
+    again = [mask for mask in (MOST_REMEMBERED, 3, 2) if check(mask)]
+    return len(agreements._found), again
+
+
+def test_old_agreements_are_forgotten(processes: Processes):
+    assert processes.run(remembered, 2) == [(MOST_REMEMBERED, [2])] * 2

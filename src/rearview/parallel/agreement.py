@@ -24,11 +24,16 @@ COMPARED = (
 )
 
 
+# With a new packing in each step, a layout would otherwise remember the masks of a whole run.
+MOST_REMEMBERED = 256
+
+
 class Agreements:
-    """What the ranks of a layout have found to be equal."""
+    """What the ranks of a layout have found to be equal lately."""
 
     def __init__(self) -> None:
-        self._found: set[tuple[str, int, int, int]] = set()
+        # In the order in which they were found, which is the same on all ranks.
+        self._found: dict[tuple[str, int, int, int], None] = {}
 
     def check(self, ranks: RankGroup, device: torch.device, *, layout: int, mask: int, tensors: int) -> None:
         """Raise `BadArgument` on every rank if one has other numbers; all ranks must call this."""
@@ -46,7 +51,9 @@ class Agreements:
             if others := [rank for rank, value in enumerate(values) if value != values[0]]:
                 got = f"something else on rank {others[0]} than on rank 0"
                 raise BadArgument(name, expected=f"{expected} on every rank", got=got, advice=advice)
-        self._found.add(key)
+        self._found[key] = None
+        if len(self._found) > MOST_REMEMBERED:
+            del self._found[next(iter(self._found))]
 
 
 def digest(*content: object) -> int:
