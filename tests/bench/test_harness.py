@@ -141,21 +141,23 @@ def test_targets_are_met_or_not_by_their_number(target: Target, verdict: str):
     assert Outcome(case, [Row("ours", (1.0,)), Row("SDPA", (4.0,))]).verdicts() == [verdict]
 
 
-# The command.
+# The command. The options that a suite cannot do without:
+NEEDED = {"versions": ["--before", "."]}
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("sweep")])
 def test_every_suite_declares_its_items(name: str):
     suite = suite_named(name)
-    parser = parser_for([suite])
-    items = suite.items(parser.parse_args([name, "--quick"]))
+    parser, words = parser_for([suite]), [name, *NEEDED.get(name, ())]
+    args = parser.parse_args([*words, "--quick"])
+    items = suite.items(args)
     assert items
     assert suite.title
     assert {item.title for item in items}
     # With nothing measured there is still a report.
-    assert isinstance(suite.report(parser.parse_args([name, "--quick"]), []), Report)
-    assert not suite.is_whole(parser.parse_args([name, "--quick"]))
-    assert suite.is_whole(parser.parse_args([name]))
+    assert isinstance(suite.report(args, []), Report)
+    assert not suite.is_whole(args)
+    assert suite.is_whole(parser.parse_args(words))
 
 
 def test_cases_are_chosen_by_name_or_by_words():
