@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -26,7 +29,7 @@ from bench.harness import (
     any_wrong,
     interleaved,
 )
-from bench.noise import Neighbours
+from bench.noise import Neighbours, _own_seconds
 from bench.process import Failed, in_own_process
 from bench.table import Table
 
@@ -114,6 +117,22 @@ def test_what_other_programs_used_is_a_share_or_not_known():
     share = Neighbours().share()
     assert share is None or share >= 0
     assert noise([], None) == "it took 0 s; the processor time of other programs is not known on this system"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the processor time is known on Linux only")
+def test_a_process_that_the_benchmark_started_is_not_another_program():
+    before = _own_seconds()
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        deadline = time.monotonic() + 60
+        while _own_seconds() < before + 0.5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert before + 0.5 <= _own_seconds()
+    finally:
+        spinning.kill()
+        spinning.wait()
+    # Nothing is lost when it has ended.
+    assert before + 0.5 <= _own_seconds()
 
 
 def test_a_ratio_is_the_median_of_the_ratios_round_by_round():
