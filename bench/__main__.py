@@ -66,6 +66,7 @@ def measured(suite: Suite, args: argparse.Namespace, parser: argparse.ArgumentPa
     device = suite.device(args)
     machine, start, neighbours = results.Machine.here(device), time.monotonic(), Neighbours()
     items = chosen(suite.items(args), args.cases, parser)
+    suite.expect(items)
     found, was_stopped = _run(items, Settings(device, patience_s=args.patient))
     report = suite.report(args, found)
     outcomes = [each for each in found if isinstance(each, Outcome)]

@@ -247,6 +247,9 @@ class Suite:
     def items(self, args: argparse.Namespace) -> list[Case | Task]:
         raise NotImplementedError
 
+    def expect(self, items: Sequence[Case | Task]) -> None:
+        """Told once which items will be run, in this order."""
+
     def is_whole(self, args: argparse.Namespace) -> bool:
         """Whether the arguments select the whole suite; only then is a file kept."""
         return not (args.quick or args.cases)

@@ -23,6 +23,7 @@ JUDGED_ROWS = 128
 SINKS, DOCUMENTS = 4, 12
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Function = Callable[..., Tensor]
 
 
 def masks(length: int) -> dict[str, tuple[Mask, Rule | None]]:
@@ -42,24 +43,31 @@ def masks(length: int) -> dict[str, tuple[Mask, Rule | None]]:
     }
 
 
-def measured(*, batch: int, heads: int, length: int, dim: int, names: list[str], engine: str) -> list[dict]:
-    """For each mask: microseconds of ours and of the rival, forward and backward, and the errors."""
+def measured(
+    *, batch: int, heads: int, length: int, dim: int, names: list[str], engine: str,
+    ready: Callable[[], None] = lambda: None,
+) -> list[dict]:  # fmt: skip
+    """For each mask: microseconds of ours and of the rival, forward and backward, and the errors.
+
+    `ready` is called when everything is compiled and judged.
+    """
     torch.manual_seed(0)
     query, key, value, d_out = (
         torch.randn(batch, heads, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(4)
     )
     leaves = [each.clone().requires_grad_() for each in (query, key, value)]
-    found = []
+    contestants: dict[str, tuple[Mask, Function, Function]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for name in names:
         mask, rule = masks(length)[name]
-        rival = _cudnn if rule is None else _flex(rule, length)
-
-        def ours(*tensors: Tensor, mask: Mask = mask) -> Tensor:
-            return attend(*tensors, mask=mask, engine=engine)
-
+        ours, rival = partial(attend, mask=mask, engine=engine), _cudnn if rule is None else _flex(rule, length)
+        contestants[name] = mask, ours, rival
+        errors[name] = _errors(ours, rival, mask, query, key, value, leaves, d_out)
+    ready()
+    found = []
+    for name, (mask, ours, rival) in contestants.items():
         visible = mask.spans(length).share * length * length
         operations = 4 * dim * batch * heads * visible
-        errors = _errors(ours, rival, mask, query, key, value, leaves, d_out)
         with torch.no_grad():
             forward = kernel_us(
                 {name: partial(each, query, key, value) for name, each in (("ours", ours), ("rival", rival))}
@@ -72,8 +80,9 @@ def measured(*, batch: int, heads: int, length: int, dim: int, names: list[str],
             }
         )
         row = {
-            "mask": name, "shape": f"B{batch} H{heads} L{length} D{dim}", "rival": "cuDNN" if rule is None else "Flex",
-            "forward": forward, "backward": backward, "operations": operations, "errors": errors,
+            "mask": name, "shape": f"B{batch} H{heads} L{length} D{dim}",
+            "rival": "cuDNN" if rival is _cudnn else "Flex",
+            "forward": forward, "backward": backward, "operations": operations, "errors": errors[name],
             "engines": [plan(query, key, value, mask=mask, engine=engine).engine,
                         plan(*leaves, mask=mask, engine=engine).engine],
         }  # fmt: skip
@@ -86,7 +95,7 @@ def _cudnn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
-def _flex(rule: Rule, length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _flex(rule: Rule, length: int) -> Function:
     import torch._dynamo.config
     import torch._functorch.config
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -104,8 +113,8 @@ def _flex(rule: Rule, length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _errors(
-    ours: Callable[..., Tensor],
-    rival: Callable[..., Tensor],
+    ours: Function,
+    rival: Function,
     mask: Mask,
     query: Tensor,
     key: Tensor,

@@ -21,8 +21,13 @@ INPUT_BYTES = 2_000_000_000
 TOKENS, PROMPT = 240, [1, 2, 3, 4]
 
 
-def decoded(*, batch: int, length: int, window_keys: int | None) -> dict:
-    """One token over a cache: microseconds of ours and of SDPA, which gets the keys of the window only."""
+def decoded(
+    *, batch: int, length: int, window_keys: int | None, ready: Callable[[], None] = lambda: None
+) -> dict:  # fmt: skip
+    """One token over a cache: microseconds of ours and of SDPA, which gets the keys of the window only.
+
+    `ready`, here and below, is called when everything is compiled and judged.
+    """
     torch.manual_seed(0)
     heard = window_keys or length
     read = 4 * batch * KEY_HEADS * heard * DIM
@@ -51,12 +56,14 @@ def decoded(*, batch: int, length: int, window_keys: int | None) -> dict:
 
     wide = [each[0][-1:].double() for each in (queries, keys, values)]
     error = difference(ours(queries[0], keys[0], values[0])[-1:], attend(*wide, mask=mask, engine="reference"))
+    with_lengths(queries[0], keys[0], values[0])
+    ready()
     found = graph_us({"ours": in_turn(ours), "rival": in_turn(theirs), "lengths": in_turn(with_lengths)})
     us = {name: each / sets for name, each in found.items()}
     return {"batch": batch, "length": length, "window": window_keys, "bytes": read, "error": error, **us}
 
 
-def called() -> dict[str, dict[str, float]]:
+def called(*, ready: Callable[[], None] = lambda: None) -> dict[str, dict[str, float]]:
     """Microseconds of the host per warm call: SDPA's, and ours for calls that SDPA expresses and for others."""
     tensors = [torch.randn(1, 16, 256, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
     leaves = [each.clone().requires_grad_() for each in tensors]
@@ -85,14 +92,15 @@ def called() -> dict[str, dict[str, float]]:
             "rearview, lengths on the GPU": lambda: attend(query, cache, cache, lengths=lengths),
         },
     }  # fmt: skip
+    for calls in groups.values():
+        for call in calls.values():
+            call()
+    ready()
     return {name: host_us(calls) for name, calls in groups.items()}
 
 
 def generated(*, which: str, rounds: int = 3, ready: Callable[[], None] = lambda: None) -> dict:
-    """Milliseconds per token at 124 million parameters in bfloat16, greedy, and the tokens.
-
-    `ready` is called when everything is compiled.
-    """
+    """Milliseconds per token at 124 million parameters in bfloat16, greedy, and the tokens."""
     from rearview.generation import generate
     from rearview.models import GPT, GPTConfig
 

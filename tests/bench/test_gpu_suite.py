@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 
 import pytest
 import torch
 
-from bench.harness import Task
+from bench.harness import Settings, Task
 from bench.process import Failed
 from bench.suites import gpu
 from bench.suites.gpu import Found, GpuSuite
@@ -29,7 +30,7 @@ TRAINED = [{"which": which, "ms": ms, "tokens_per_s": 1e5, "losses": [5.0], "mem
 
 
 def arguments(**changes: object) -> Namespace:
-    return Namespace(**{"quick": False, "engine": "auto", "cases": None, "rounds": None, **changes})
+    return Namespace(**{"quick": False, "engine": "auto", "together": 2, "cases": None, "rounds": None, **changes})
 
 
 def test_every_shape_is_a_process_of_its_own():
@@ -45,14 +46,25 @@ def test_it_says_that_there_is_no_gpu():
     assert GpuSuite().missing(arguments()) == "torch finds no GPU here"
 
 
-def test_a_process_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch):
-    def fails(*given: object, **named: object) -> None:
-        raise Failed("RuntimeError: out of memory")
+def test_a_process_that_fails_is_reported():
+    suite = GpuSuite()
+    items = [item for item in suite.items(arguments()) if isinstance(item, gpu.Process) and item.part == "host"]
+    # A function that does not exist.
+    items = [replace(item, function="bench.suites.gpu_serving:nothing") for item in items]
+    suite.expect(items)
+    with pytest.raises(Failed, match="has no attribute 'nothing'"):
+        suite.processes.result(items[0].function, items[0].arguments, lambda text: None)
 
-    monkeypatch.setattr(gpu, "in_own_process", fails)
-    found = gpu._in_process("masks", "B1", "bench.suites.gpu_attention:measured", {}, Namespace(progress=print))  # type: ignore[arg-type]
-    report = GpuSuite().report(arguments(), [found])
-    assert report.about[-1] == "masks, B1: RuntimeError: out of memory"
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_task_that_fails_is_reported():
+    suite = GpuSuite()
+    items = [item for item in suite.items(arguments()) if isinstance(item, gpu.Process) and item.part == "host"]
+    suite.expect(items)
+    found = items[0].run(Settings())
+    report = suite.report(arguments(), [found])
+    assert report.about[-1].startswith("host, host time: ")
+    assert not report.tables
 
 
 def test_the_report():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -30,7 +32,7 @@ from bench.harness import (
     interleaved,
 )
 from bench.noise import Neighbours, _own_seconds
-from bench.process import Failed, in_own_process
+from bench.process import Failed, InTurn, in_own_process
 from bench.table import Table
 
 NOTHING = Case("window", list)
@@ -267,3 +269,35 @@ def test_a_process_of_its_own_answers_or_says_why_not():
     assert found["peak_bytes"] is None or found["peak_bytes"] < 2**26
     with pytest.raises(Failed, match="KeyError: 'nothing'"):
         in_own_process("bench.suites.lowering:lowered", what="nothing", length=300)
+
+
+def noted(*, name: str, path: str, ready: Callable[[], None]) -> str:
+    """For the next test: what happens in a process, in a file that all append to."""
+    for word in ("prepares", "measures"):
+        with open(path, "a") as file:
+            file.write(f"{name} {word}\n")
+        if word == "prepares":
+            ready()
+    return name
+
+
+def test_processes_prepare_together_and_measure_in_turn(tmp_path: Path):
+    path, names = tmp_path / "order", ("a", "b", "c")
+    calls = [("tests.bench.test_harness:noted", {"name": name, "path": str(path)}) for name in names]
+    processes = InTurn(2)
+    for call in calls:
+        processes.add(*call)
+    told: list[str] = []
+    assert [processes.result(*call, told.append) for call in calls] == ["a", "b", "c"]
+    order = path.read_text().splitlines()
+    assert sorted(order[:2]) == ["a prepares", "b prepares"]
+    assert order[2:] == ["a measures", "b measures", "c prepares", "c measures"]
+    assert any("preparing" in each for each in told)
+
+
+def test_a_process_does_not_outlive_the_benchmark(tmp_path: Path):
+    call = ("tests.bench.test_harness:noted", {"name": "a", "path": str(tmp_path / "order")})
+    command = [sys.executable, "-m", "bench.process", call[0], json.dumps(call[1]), "in turn"]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "ended before the turn" in ended.stderr
