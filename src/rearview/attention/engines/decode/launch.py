@@ -73,6 +73,27 @@ def resources(device: torch.device) -> tuple[int, int]:
     return properties.shared_memory_per_block_optin, properties.multi_processor_count
 
 
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What `asked` decides: the splits, the ranges, the numbers of both kernels, and the work space.
+
+    The work space is one allocation: the sums of values (`width`), the totals, and a log-sum-exp that is not returned.
+    """
+
+    asked: tuple[int, bool, int, tuple[int, ...]]
+    # None where `numbers` hold the only range.
+    starts: Tensor | None
+    ends: Tensor | None
+    kernel: RawKernel
+    direct: bool
+    splits: int
+    width: int
+    lse_place: int
+    work_size: int
+    numbers: tuple[float, ...]
+    joined: tuple[int, ...]
+
+
 class Decoding:
     """A function of query, key, value, sinks and lengths for calls that differ in nothing else."""
 
@@ -121,8 +142,11 @@ class Decoding:
             "BIAS": call.bias_tensor is not None, "num_stages": self.tile.stages,
             "num_warps": self.tile.warps if self.rows < MOST_ROWS else 8,
         }  # fmt: skip
+        self.lines = self.batch * self.heads * self.q_len
+        self.answer_shape = (self.batch, self.heads, self.q_len, self.value_dim)
         self.kernels: dict[tuple[bool, ...], RawKernel] = {}
         self.join = self._combine_kernel()
+        self._step: Step | None = None
         # The last table of ranges, and what it was made for.
         self._table: tuple[Frame, bool, RangeTable] | None = None
 
@@ -137,65 +161,78 @@ class Decoding:
         pages: Pages | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         k_len = key.shape[2] if pages is None else pages.k_len
-        q_len, q_start = self.q_len, k_len - self.q_len if self.q_start is None else self.q_start
-        frame = Frame(q_len, k_len, q_start)
-        self.mask._check(frame)
         blocks, table_item = query, 0
+        bias_strides: tuple[int, ...] = (0, 0, 0, 0)
         if pages is not None:
             blocks, counts = pages.on(self.device)
             table_item = blocks.stride(0)
             lengths = lengths if pages.is_even else counts
+        if bias is not None:
+            bias = bias.expand(self.batch, self.heads, self.q_len, k_len)
+            bias_strides = bias.stride()
+        # The layers of a model ask with the same number of keys one after another.
+        asked, step = (k_len, lengths is None, table_item, bias_strides), self._step
+        if step is None or step.asked != asked:
+            step = self._step = self._step_for(*asked)
+        out = query.new_empty(self.answer_shape)
+        work = torch.empty(step.work_size, dtype=torch.float32, device=self.device)
+        lse = None
+        if self.return_lse:
+            lse = torch.empty(self.answer_shape[:3], dtype=torch.float32, device=self.device)
+        # Tensors that are missing are never read; the query stands in for them.
+        inputs = (
+            query, key, value, query if bias is None else bias, query if self.slopes is None else self.slopes,
+            query if sinks is None else sinks, query if step.starts is None else step.starts,
+            query if step.ends is None else step.ends, query if lengths is None else lengths, blocks,
+        )  # fmt: skip
+        device, kernel, width = self.device.index or 0, step.kernel, step.width
+        split_run, join_run = kernel.ready_on(device), self.join.ready_on(device)
+        addresses = [tensor.data_ptr() for tensor in inputs]
+        if split_run and (step.direct or join_run) and are_aligned(addresses) and torch._C._cuda_getDevice() == device:
+            # The same without views of the work space, which take as long as a launch.
+            stream, at, out_at = torch._C._cuda_getCurrentRawStream(device), work.data_ptr(), out.data_ptr()
+            lse_at = at + 4 * step.lse_place if lse is None else lse.data_ptr()
+            split_run(
+                step.splits, self.owners, stream, *addresses, at, at + 4 * width, out_at, lse_at, *step.numbers
+            )  # fmt: skip
+            if not step.direct and join_run:
+                join_run(self.lines, 1, stream, at, at + 4 * width, addresses[5], out_at, lse_at, *step.joined)
+            return out, lse
+        partial, sums, own_lse = work, work[width:], work[step.lse_place :] if lse is None else lse
+        kernel((step.splits, self.owners), (*inputs, partial, sums, out, own_lse), step.numbers, device)
+        if not step.direct:
+            self.join((self.lines, 1), (partial, sums, inputs[5], out, own_lse), step.joined, device)
+        return out, lse
+
+    def _step_for(self, k_len: int, without_lengths: bool, table_item: int, bias_strides: tuple[int, ...]) -> Step:
+        """What follows from the number of keys, before the tensors are looked at."""
+        q_len, q_start = self.q_len, k_len - self.q_len if self.q_start is None else self.q_start
+        frame = Frame(q_len, k_len, q_start)
+        self.mask._check(frame)
         # What the mask says, as two numbers where that is enough.
-        only = self.mask.one_range(frame) if self.same_rows and lengths is None else None
+        only = self.mask.one_range(frame) if self.same_rows and without_lengths else None
         if only is None:
-            ranges = self._ranges(frame, every_position=lengths is not None)
+            ranges = self._ranges(frame, every_position=not without_lengths)
             about = (*ranges.strides, table_item, q_len, k_len, q_start, ranges.first_row, ranges.ranges, 0, 0)
             starts, ends, single = ranges.starts, ranges.ends, ranges.ranges == 1
             # As in a graph, which does not know the number of keys: the same splits, and so the same bits.
             tiles = self.most_splits
         else:
-            starts = ends = query
+            starts = ends = None
             about, single = (0, 0, 0, table_item, q_len, k_len, q_start, -q_start, 1, *only), True
             tiles = (only[1] - 1) // self.tile.keys - only[0] // self.tile.keys + 1
         splits = max(1, -(-k_len // CHUNK_KEYS)) if self.invariant else max(1, min(tiles, self.most_splits))
         direct = splits == 1 and not self.invariant
-        out = query.new_empty((self.batch, self.heads, q_len, self.value_dim))
-        rows, places = self.batch * self.heads * q_len, 0 if direct else self.owners * splits * self.rows
-        # One allocation: the sums of values, the totals, and a log-sum-exp that is not returned.
-        width = places * self.block_value
-        work = torch.empty(width + 2 * places + rows, dtype=torch.float32, device=self.device)
-        lse = None
-        if self.return_lse:
-            lse = torch.empty((self.batch, self.heads, q_len), dtype=torch.float32, device=self.device)
-        bias_strides = (0, 0, 0, 0)
-        if bias is not None:
-            bias = bias.expand(self.batch, self.heads, q_len, k_len)
-            bias_strides = bias.stride()
-        which = (only is not None, single, lengths is not None, direct)
-        kernel = self.kernels.get(which) or self._split_kernel(*which)
-        numbers = (*self.strides, *bias_strides, *about, self.blocks, splits, *self.factors)
-        joined = (q_len, self.blocks, splits)
-        # Tensors that are missing are never read; the query stands in for them.
-        inputs = (
-            query, key, value, query if bias is None else bias, query if self.slopes is None else self.slopes,
-            query if sinks is None else sinks, starts, ends, query if lengths is None else lengths, blocks,
+        places = 0 if direct else self.owners * splits * self.rows
+        which = (only is not None, single, not without_lengths, direct)
+        return Step(
+            asked=(k_len, without_lengths, table_item, bias_strides), starts=starts, ends=ends,
+            kernel=self.kernels.get(which) or self._split_kernel(*which), direct=direct, splits=splits,
+            width=places * self.block_value, lse_place=places * (self.block_value + 2),
+            work_size=places * (self.block_value + 2) + self.lines,
+            numbers=(*self.strides, *bias_strides, *about, self.blocks, splits, *self.factors),
+            joined=(q_len, self.blocks, splits),
         )  # fmt: skip
-        device = self.device.index or 0
-        split_run, join_run = kernel.ready_on(device), self.join.ready_on(device)
-        addresses = [tensor.data_ptr() for tensor in inputs]
-        if split_run and (direct or join_run) and are_aligned(addresses) and torch._C._cuda_getDevice() == device:
-            # The same without views of the work space, which take as long as a launch.
-            stream, at, out_at = torch._C._cuda_getCurrentRawStream(device), work.data_ptr(), out.data_ptr()
-            lse_at = at + 4 * (width + 2 * places) if lse is None else lse.data_ptr()
-            split_run(splits, self.owners, stream, *addresses, at, at + 4 * width, out_at, lse_at, *numbers)
-            if not direct and join_run:
-                join_run(rows, 1, stream, at, at + 4 * width, addresses[5], out_at, lse_at, *joined)
-            return out, lse
-        partial, sums, own_lse = work, work[width:], work[width + 2 * places :] if lse is None else lse
-        kernel((splits, self.owners), (*inputs, partial, sums, out, own_lse), numbers, device)
-        if not direct:
-            self.join((rows, 1), (partial, sums, inputs[5], out, own_lse), joined, device)
-        return out, lse
 
     def _ranges(self, frame: Frame, *, every_position: bool) -> RangeTable:
         """The table for a frame. Steps of a growing cache mostly find the one that the step before has used."""
