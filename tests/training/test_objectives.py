@@ -187,11 +187,11 @@ def test_options_of_a_gpt_are_refused_elsewhere():
         new_tokenizer("bytes", ["a"], vocab_size=300)
 
 
-def test_a_batch_moves_to_a_device_completely():
+def test_a_batch_moves_to_a_device_but_for_what_its_mask_reads():
     batch = Batch(torch.zeros(1, 2), torch.zeros(1, 2), ids=torch.zeros(1, 2), positions=None)
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))
     assert moved.tokens.is_meta
-    assert moved.ids is not None
-    assert moved.ids.is_meta
+    assert moved.targets.is_meta
+    assert moved.ids is batch.ids
     assert moved.positions is None

@@ -59,15 +59,17 @@ class Batch:
         """Some of the rows."""
         return replace(self, **{name: None if x is None else x[part] for name, x in vars(self).items()})
 
-    def to(self, device: torch.device, *, ids_too: bool = True) -> Batch:
-        """The batch on a device; with `ids_too=False`, all but `ids`.
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device; `ids` stay on the CPU.
 
-        What a mask says is worked out on the CPU. Reading ids from a GPU would wait for the steps before; only a
-        compiled graph, which does not read them, needs them there.
+        What a mask says is worked out there, also inside a compiled graph. Reading ids from a GPU would wait for the
+        steps before, and so would a copy from memory that is not pinned.
         """
         if device.type == "cpu":
             return self
-        moving = {name: x for name, x in vars(self).items() if x is not None and (ids_too or name != "ids")}
+        moving = {name: x for name, x in vars(self).items() if x is not None and name != "ids"}
+        if device.type == "cuda":
+            moving = {name: x.pin_memory() for name, x in moving.items()}
         return replace(self, **{name: x.to(device, non_blocking=True) for name, x in moving.items()})
 
 
@@ -113,28 +115,31 @@ class Rows:
     """Windows of a corpus."""
 
     def __init__(self, corpus: Corpus, context: int):
-        self.corpus = corpus
-        self._steps = torch.arange(context + 1)
+        self.corpus, self.context = corpus, context
         # A text that is one document has no boundaries to find.
         self._has_boundaries = len(corpus.starts) > 1
 
     def at(self, begins: Tensor) -> Batch:
         """The rows that begin at these positions."""
-        places = begins.unsqueeze(1) + self._steps  # [batch, context + 1]
-        tokens = self.corpus.tokens[places].long()
+        firsts, context = begins.tolist(), self.context
+        # Rows are cut out whole: gathering tokens one by one takes a hundred times as long.
+        tokens = torch.stack([self.corpus.tokens[first : first + context + 1] for first in firsts]).long()
         batch = Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         if not self._has_boundaries:
             return batch
-        places = places[:, :-1].contiguous()
+        # Only documents that begin after the first token: a row that begins within one holds its rest as one document.
+        edges = torch.stack([begins + 1, begins + context])
         known = self.corpus.starts
-        starts = known[torch.searchsorted(known, places).clamp_(max=len(known) - 1)] == places
-        # A row that begins within a document holds its rest as one document.
-        starts[:, 0] = False
-        if not bool(starts.any()):
+        low, high = torch.searchsorted(known, edges).tolist()
+        if low == high:
             return batch
-        steps = self._steps[:-1]
-        begun = torch.where(starts, steps, 0).cummax(dim=1).values
-        return Batch(batch.tokens, batch.targets, ids=starts.cumsum(dim=1), positions=steps - begun)
+        ids, starts = [], []
+        for first, one, end in zip(firsts, low, high, strict=True):
+            inner = torch.cat([known.new_zeros(1), known[one:end] - first])
+            lengths = torch.cat([inner[1:], known.new_full((1,), context)]) - inner
+            ids.append(torch.repeat_interleave(lengths, output_size=context))
+            starts.append(torch.repeat_interleave(inner, lengths, output_size=context))
+        return replace(batch, ids=torch.stack(ids), positions=torch.arange(context) - torch.stack(starts))
 
 
 def in_order(corpus: Corpus, *, context: int, batch: int, most_tokens: int) -> Iterator[Batch]:

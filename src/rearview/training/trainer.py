@@ -79,7 +79,7 @@ class Trainer:
             return self._shared.losses(batches, generator, step, self.dtype), self.optimizer.step(self.lr(step))
         seed_everything(seed_of(config.seed, "step", step), self.device)
         for part in range(config.accumulate):
-            batch = self.batches[(step - 1) * config.accumulate + part].to(self.device, ids_too=config.compile)
+            batch = self.batches[(step - 1) * config.accumulate + part].to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
                 loss = self._loss(self.model, batch, generator)
             (loss if config.accumulate == 1 else loss / config.accumulate).backward()
