@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -11,9 +12,8 @@ from torch import Tensor
 from rearview import Mask, Unsupported, alibi, attend, causal, dilated, documents, padding, plan, prefix, window
 from rearview.attention.call import Call
 from rearview.attention.engines import hopper
-from rearview.attention.engines.hopper import backward
 from rearview.attention.engines.hopper.layout import is_expressible
-from rearview.attention.engines.hopper.tiling import Tiling, padded_dim
+from rearview.attention.engines.hopper.tiling import Reach, Tiling, padded_dim
 
 HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 on_hopper = pytest.mark.skipif(not HAS_HOPPER, reason="needs a Hopper GPU")
@@ -65,8 +65,6 @@ def assert_same(query: Tensor, key: Tensor, value: Tensor, *, mask: Mask, **opti
 
 @pytest.fixture(params=[False, True], ids=["fused", "deterministic"])
 def deterministic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    # One kernel at any length, or two.
-    monkeypatch.setattr(backward, "FEW_KEYS_APART", 0)
     torch.use_deterministic_algorithms(request.param)
     yield request.param
     torch.use_deterministic_algorithms(False)
@@ -287,8 +285,8 @@ def test_memory():
 
 def test_tilings_fit_the_shared_memory():
     for dim, value_dim in ((64, 64), (128, 128), (256, 256), (256, 64), (64, 256), (128, 64)):
-        for short in (False, True):
-            tiling = Tiling.of(dim, value_dim, short=short)
+        for reach in get_args(Reach):
+            tiling = Tiling.of(dim, value_dim, reach=reach)
             both = 2 * (padded_dim(dim) + padded_dim(value_dim))
             assert (tiling.consumers * 64 + tiling.stages * tiling.width) * both < 227 << 10
             assert (2 * 64 + tiling.gradient_stages * tiling.gradient_width) * both < 227 << 10

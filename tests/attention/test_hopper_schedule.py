@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rearview import causal, prefix, window
+from rearview import Mask, causal, documents, prefix, window
 from rearview.attention.call import Call
+from rearview.attention.engines.hopper.packing import packing_of
 from rearview.attention.engines.hopper.schedule import (
     Schedule,
     pack,
     schedule_of,
+    schedule_of_packing,
     schedule_of_ranges,
     schedule_of_rule,
 )
@@ -152,6 +154,60 @@ def test_a_mask_is_scheduled_once():
     assert first.ranges == 2
     # Where a row must not depend on its neighbours, a tile is visited once.
     assert schedule_of(Call.of(x, x, x, mask=mask, batch_invariant=True), DEVICE).ranges == 0
+
+
+def packed(length: int, items: int, seed: int) -> Tensor:
+    """Ids of documents of all lengths from 1 on; ids need not be consecutive, nor begin at 0."""
+    generator = torch.Generator().manual_seed(seed)
+    begins = torch.rand(items, length, generator=generator) < 0.03 * seed
+    return (begins * torch.randint(1, 9, (items, length), generator=generator)).cumsum(1) - 5
+
+
+PACKINGS = {
+    "causal": lambda ids: causal() & documents(ids),
+    "both ways": documents,
+    "window": lambda ids: causal() & documents(ids) & window(70),
+    "two windows": lambda ids: window(90, ahead=3) & documents(ids) & window(20, ahead=40),
+}
+
+
+@by_kernels
+@pytest.mark.parametrize("kind", PACKINGS)
+@pytest.mark.parametrize(("items", "length", "seed"), [(1, 200, 1), (2, 130, 2), (3, 64, 0), (2, 63, 9)])
+def test_packed_documents_become_ranges_on_the_device(kind: str, items: int, length: int, seed: int):
+    ids = packed(length, items, seed)
+    mask, frame = PACKINGS[kind](ids if items > 1 else ids[0]), Frame.of(length)
+    packing = packing_of(mask, frame)
+    assert packing is not None
+    found = schedule_of_packing(packing, frame, DEVICE)
+    wanted = schedule_of_ranges(mask.spans_in(frame, torch.device("cpu")), frame, DEVICE)
+    assert torch.equal(found.both, wanted.both)
+    assert torch.equal(found.granules, wanted.granules)
+    assert (found.by_item, found.by_head, found.unheard) == (wanted.by_item, wanted.by_head, None)
+    assert schedule_of(Call.of(*(torch.zeros(items, 1, length, 16),) * 3, mask=mask), DEVICE).both.shape[1] == items
+
+
+NOT_PACKED: dict[str, Mask] = {
+    "ids fall": causal() & documents([1, 0, 0, 0]),
+    "another part": causal() & documents([0, 0, 1, 1]) & ~prefix(1),
+    "an or": documents([0, 0, 1, 1]) | causal(),
+    "two sets of ids": documents([0, 0, 1, 1]) & documents([0, 1, 1, 1]),
+    "no documents": causal() & window(3),
+    "more ids than keys": causal() & documents([0, 0, 1, 1, 1]),
+    "ids beyond int32": causal() & documents([0, 0, 1, 1 << 40]),
+}
+
+
+@pytest.mark.parametrize("mask", NOT_PACKED)
+def test_other_masks_are_no_packing(mask: str):
+    assert packing_of(NOT_PACKED[mask], Frame.of(4)) is None
+
+
+def test_a_packing_is_for_all_positions():
+    mask = causal() & documents([0, 0, 1, 1])
+    assert packing_of(mask, Frame.of(4)) is not None
+    assert packing_of(mask, Frame.of(2, 4)) is None
+    assert packing_of(mask, Frame.of(4, 4, 1)) is None
 
 
 @pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run by themselves")

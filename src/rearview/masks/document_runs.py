@@ -60,6 +60,18 @@ class DocumentRuns:
         return tuple((edge[run] * there).int() for edge in (self.start, self.end))  # pyright: ignore[reportReturnType]
 
 
+def documents_in_order(ids: Tensor) -> int:
+    """How many documents there are over the batch if ids never fall in a row of `ids`; otherwise 0.
+
+    >>> documents_in_order(torch.tensor([5, 5, 7])), documents_in_order(torch.tensor([5, 7, 5]))
+    (2, 0)
+    """
+    steps = ids[..., 1:] - ids[..., :-1]
+    if steps.numel() and int(steps.min()) < 0:
+        return 0
+    return int(steps.count_nonzero()) + ids.numel() // ids.shape[-1]
+
+
 def positions_in_documents(ids: Tensor) -> Tensor:
     """The place of each position in its document: int64, of the shape of `ids` [batch, T].
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
 from rearview.masks.data import as_data, as_lengths, described, is_readable, printed
-from rearview.masks.document_runs import DocumentRuns, positions_in_documents
+from rearview.masks.document_runs import DocumentRuns, documents_in_order, positions_in_documents
 from rearview.masks.families import FirstKeys
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask, family
@@ -46,8 +46,18 @@ class Documents(Paths):
         return self._derive("positions", lambda: positions_in_documents(rows)).view_as(self.ids)
 
     @property
+    def count_in_order(self) -> int:
+        """How many documents there are over the batch if the ids of each item never fall; otherwise 0."""
+        return self._derive("count in order", lambda: documents_in_order(self.ids))
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the ids of each item never fall, as those of packed rows: then every document is one run."""
+        return self.count_in_order > 0
+
+    @property
     def has_ranges(self) -> bool:
-        return not is_readable(self.ids) or are_few(self._runs.most, self.ids.shape[-1])
+        return not is_readable(self.ids) or self.is_in_order or are_few(self._runs.most, self.ids.shape[-1])
 
     @property
     def range_obstacle(self) -> str | None:

@@ -70,15 +70,11 @@ def are_aligned(addresses: Sequence[int]) -> bool:
 
 
 def _launcher(compiled: Any, constants: tuple[Any, ...]) -> Callable[..., None]:
-    import triton  # pyright: ignore[reportMissingImports]
-
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-    scratch = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
-    if triton.__version__.startswith(DIRECT) and hasattr(run, "launch") and not scratch:
-        launch, flags = run.launch, (run.launch_cooperative_grid, run.launch_pdl)
+    if (launch := direct_launch(compiled)) is not None:
 
         def direct(x: int, y: int, stream: int, *arguments: float) -> None:
-            launch(x, y, 1, stream, function, *flags, None, None, metadata, None, None, None, *arguments, *constants)
+            launch((x, y), stream, (*arguments, *constants))
 
         return direct
 
@@ -86,3 +82,42 @@ def _launcher(compiled: Any, constants: tuple[Any, ...]) -> Callable[..., None]:
         run(x, y, 1, stream, function, metadata, None, None, None, *arguments, *constants)
 
     return wrapped
+
+
+class DirectLaunch:
+    """The launcher of a compiled kernel below all of Triton's Python. Tensor maps are arguments that `map_of` makes."""
+
+    def __init__(self, compiled: Any, launch: Callable[..., None], maps: Sequence[Any]) -> None:
+        run = compiled.run
+        self._launch, self._maps = launch, maps
+        flags = (run.launch_cooperative_grid, run.launch_pdl)
+        self._fixed = (compiled.function, *flags, None, None, compiled.packed_metadata, None, None, None)
+
+    def __call__(self, programs: tuple[int, ...], stream: int, arguments: Sequence[Any]) -> None:
+        """Launch with all arguments: maps, addresses, numbers, constants."""
+        x, y, z = (*programs, 1, 1)[:3]
+        self._launch(x, y, z, stream, *self._fixed, *arguments)
+
+    def map_of(self, place: int, described: Any) -> Sequence[Any]:
+        """The arguments for the tensor map number `place`, which hold its address and no tensor."""
+        from triton.backends.nvidia.driver import make_tensordesc_arg  # pyright: ignore[reportMissingImports]
+
+        return make_tensordesc_arg(described, self._maps[place])  # pyright: ignore[reportCallIssue]
+
+
+def direct_launch(compiled: Any) -> DirectLaunch | None:
+    """A kernel's launcher without Triton's Python path; None for versions of Triton whose launcher is another."""
+    import triton  # pyright: ignore[reportMissingImports]
+
+    run = compiled.run
+    scratch = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
+    if not triton.__version__.startswith(DIRECT) or not hasattr(run, "launch") or scratch:
+        return None
+    maps = getattr(compiled.metadata, "tensordesc_meta", None)
+    if not maps:
+        return DirectLaunch(compiled, run.launch, ())
+    # A function that makes the maps is around the launcher.
+    around = dict(zip(run.launch.__code__.co_freevars, run.launch.__closure__ or (), strict=False))
+    if "launcher" not in around:
+        return None
+    return DirectLaunch(compiled, around["launcher"].cell_contents, maps)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from rearview.attention.call import Call
 from rearview.attention.engines.hopper import kernel, op
-from rearview.attention.engines.hopper.function import HopperAttention
+from rearview.attention.engines.hopper.function import HopperAttention, apply_plainly
+from rearview.attention.engines.hopper.packing import packing_of
 from rearview.attention.engines.hopper.schedule import BITS_PER_WORD, is_read_as_bits
 from rearview.attention.engines.hopper.tiling import LARGEST_DIM, padded_dim
 from rearview.attention.engines.native.function import is_plain
@@ -90,13 +91,13 @@ def prepared(call: Call) -> Prepared | None:
     """A function of the tensors alone for calls like this one: same shapes, strides, dtypes, options and mask."""
     if call.dropout or call.bias_tensor is not None or call.frame.q_len == 1 or not call.mask.has_ranges:
         return None
-    kept = call.without_tensors()
+    kept, plan = call.without_tensors(), kernel.Plan()
 
     def run_again(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
         tensors = (query, key, value, None, sinks)
         if kept_needs_grad:
-            return HopperAttention.apply(*tensors, kept)  # pyright: ignore[reportReturnType]
-        return kernel.forward(tensors, kept)
+            return apply_plainly(*tensors, kept, plan)  # pyright: ignore[reportReturnType]
+        return kernel.forward(tensors, kept, plan=plan)
 
     kept_needs_grad = call.needs_grad
     return run_again
@@ -109,14 +110,16 @@ def run(call: Call) -> tuple[Tensor, Tensor]:
     if call.dropout:
         call = replace(call, seed=call.drawn_seed())
     if call.needs_grad:
-        return HopperAttention.apply(*tensors, call.without_tensors())  # pyright: ignore[reportReturnType]
+        return HopperAttention.apply(*tensors, call.without_tensors(), None)  # pyright: ignore[reportReturnType]
     return kernel.forward(tensors, call)
 
 
 def _pairs_in_bits(call: Call) -> int:
     """The pairs of a mask that is read as bits; 0 where it is read as ranges."""
+    if torch.compiler.is_compiling() or packing_of(call.placed, call.frame) is not None:
+        return 0
     spans = call.spans
-    if torch.compiler.is_compiling() or (spans is not None and not is_read_as_bits(spans, call)):
+    if spans is not None and not is_read_as_bits(spans, call):
         return 0
     words = -(-call.frame.k_len // BITS_PER_WORD)
     return (call.mask.batch or 1) * (call.mask.heads or 1) * call.frame.q_len * words * BITS_PER_WORD

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from rearview.attention.call import Call
-from rearview.attention.engines.hopper.kernel import counter, group_of, processors, readable
-from rearview.attention.engines.hopper.launcher import Tiled, launch
+from rearview.attention.engines.hopper.kernel import Plan, can_be_planned, counter, group_of, processors, readable
+from rearview.attention.engines.hopper.launcher import Tiled
 from rearview.attention.engines.hopper.layout import answer_like, as_asked, expressible
-from rearview.attention.engines.hopper.schedule import schedule_of
+from rearview.attention.engines.hopper.recording import Recording, Repetition
+from rearview.attention.engines.hopper.schedule import Lists, schedule_of
 from rearview.attention.engines.hopper.scores import Scores, Tensors
 from rearview.attention.engines.hopper.tiling import GRANULE, KEY_TILE, Tiling, padded_dim
 
@@ -17,8 +20,6 @@ from rearview.attention.engines.hopper.tiling import GRANULE, KEY_TILE, Tiling, 
 PADDED_ROWS = 128
 # Rows per program of the kernels before and after.
 PREPARED_ROWS, FINISHED_ROWS = 32, 32
-# With wide heads and fewer keys per query than this, two kernels are as fast as one.
-FEW_KEYS_APART = 768
 # From this many keys on, the tiles that most queries hear are computed first, whatever their head.
 LONG = 8192
 
@@ -32,59 +33,69 @@ def backward(
     d_lse: Tensor | None,
     *,
     contiguous: bool = False,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of query, key and value, with the strides of each; and of the sinks.
 
     One kernel adds up the gradient of the queries in whatever order its programs come. Two kernels take its place
-    under `torch.use_deterministic_algorithms`, where they are as fast, and for what the one cannot do.
+    under `torch.use_deterministic_algorithms`, and for what the one cannot do. A plan is that of the forward pass.
     """
-    passes = Backward(tensors, call, out, lse, d_out, d_lse, contiguous=contiguous)
+    given = (*tensors[:3], counter(tensors[0]), out, lse, d_out, *(() if d_lse is None else (d_lse,)))
+    # The kind of the call says the rest.
+    asked = (d_out.stride(), d_out.dtype, d_lse is None or d_lse.stride(), torch.are_deterministic_algorithms_enabled())
+    if plan is not None and plan.backward is not None and plan.backward[0] == asked:
+        made = plan.backward[1](given)
+        if made is not None:
+            d_query, d_key, d_value, _, delta, *_ = made
+            return d_query, d_key, d_value, sink_gradients(tensors[4], lse, delta)
+    passes = Backward(tensors, call, given, contiguous=contiguous)
     if passes.is_fused:
         passes.run_fused()
     else:
         passes.run_apart()
+    if plan is not None and can_be_planned(tensors, call):
+        repetition = passes.repetition()
+        plan.backward = None if repetition is None else (asked, repetition)
     return passes.answers()
 
 
 class Backward:
     """The tensors of one backward pass, and its kernels."""
 
-    def __init__(
-        self,
-        tensors: Tensors,
-        call: Call,
-        out: Tensor,
-        lse: Tensor,
-        d_out: Tensor,
-        d_lse: Tensor | None,
-        *,
-        contiguous: bool,
-    ) -> None:
+    def __init__(self, tensors: Tensors, call: Call, given: Sequence[Tensor], *, contiguous: bool) -> None:
         self.schedule = schedule_of(call, tensors[0].device)
         self.query, self.key, self.value = readable(tensors, self.schedule)
-        self.out, self.lse, self.d_out, self.d_lse = out, lse, expressible(d_out), d_lse
+        self.nothing, self.out, self.lse, d_out, *d_lse = given[3:]
+        self.d_out, self.d_lse = expressible(d_out), d_lse[0].contiguous() if d_lse else None
         self.sinks, self.call, self.contiguous = tensors[4], call, contiguous
-        self.scores = Scores(tensors, call, counter(tensors[0]))
+        self.scores = Scores(tensors, call, self.nothing)
+        self.recording = Recording(given, (*self.schedule.tensors(), self.scores.slopes))
         self.dim, self.value_dim = self.query.shape[3], self.value.shape[3]
         self.tiling = Tiling.of(self.dim, self.value_dim)
         self.columns, self.value_columns = padded_dim(self.dim), padded_dim(self.value_dim)
-        given = (self.query, self.key, self.value)
+        inputs = (self.query, self.key, self.value)
         self.d_query, self.d_key, self.d_value = (
-            answer_like(each, each.shape[3], contiguous=contiguous) for each in given
+            self.recording.made(answer_like(each, each.shape[3], contiguous=contiguous)) for each in inputs
         )
         batch, self.heads, q_len, _ = self.query.shape
         self.lines, self.q_len = batch * self.heads, q_len
         self.tiles = -(-self.key.shape[2] // KEY_TILE)
         self.processors = processors(self.query.device)
+        padded = -(-q_len // PADDED_ROWS) * PADDED_ROWS
+        # Per row: the log-sum-exp in units of log 2; and the sum of out x d_out, less the gradient of the former.
+        self.log_sums, self.delta = (self.recording.made(self.lse.new_empty(self.lines, padded)) for _ in range(2))
 
     @property
     def is_fused(self) -> bool:
         flags = self.scores.flags
         if torch.are_deterministic_algorithms_enabled() or not flags["PLAIN"] or flags["DROPOUT"]:
             return False
-        if not self.columns == self.value_columns <= 128:
-            return False
-        return self.columns == 64 or self.schedule.mean_keys >= FEW_KEYS_APART
+        return self.columns == self.value_columns <= 128
+
+    def repetition(self) -> Repetition | None:
+        answers = (self.d_query, self.d_key, self.d_value)
+        whole = all(as_asked(each, contiguous=self.contiguous) is each for each in answers)
+        return self.recording.repetition() if whole else None
 
     def run_fused(self) -> None:
         from rearview.attention.engines.hopper.kernels.fused_gradients import fused_gradients
@@ -92,9 +103,9 @@ class Backward:
 
         schedule, columns = self.schedule, self.columns
         parts = self.tiling.gradient_parts
-        sums = self.lse.new_empty(self.lines, self.q_len, columns)
+        sums = self.recording.made(self.lse.new_empty(self.lines, self.q_len, columns))
         self._prepare(sums)
-        lists = schedule.key_lists(parts)
+        lists = self._kept(schedule.key_lists(parts))
         rows = (1, 1, GRANULE, columns)
         key_heads = self.key.shape[1]
         work = self.query.shape[0] * key_heads * self.tiles
@@ -102,18 +113,20 @@ class Backward:
             *(Tiled(each, rows) for each in (self.query, self.d_out, self.key, self.value)),
             Tiled(self.log_sums, (1, GRANULE)),
             Tiled(self.delta, (1, GRANULE)),
+            self._edges(),
             Tiled(sums, (1, GRANULE, 64)),
             Tiled(self.d_key, rows),
             Tiled(self.d_value, rows),
-            schedule.starts, schedule.ends, lists.entries, lists.counts, schedule.bits, counter(self.query),
+            lists.entries, lists.counts, schedule.bits, self.nothing,
             self.q_len, self.key.shape[2], self.heads, self.heads // key_heads, self.tiles, work, self._key_group(),
-            schedule.by_item, schedule.by_head, lists.length, schedule.words, self.scores.numbers[0], self.call.scale,
+            schedule.by_item, schedule.by_head, lists.length, schedule.words, schedule.edge_lines,
+            self.scores.numbers[0], self.call.scale,
         )  # fmt: skip
-        constants = {"DIM": columns, "PARTS": parts, "RANGES": schedule.ranges}
-        launch(fused_gradients, (min(work, self.processors),), arguments, constants)
+        constants = {"DIM": columns, "PARTS": parts, "TILES": self.tiling.fused_tiles, "RANGES": schedule.ranges}
+        self.recording.launch(fused_gradients, (min(work, self.processors),), arguments, constants)
         arguments = (sums, self.d_query, self.q_len, self.heads, *self.d_query.stride()[:3], self.call.scale)
         constants = {"DIM": self.dim, "COLUMNS": columns, "ROWS": FINISHED_ROWS}
-        launch(finish_rows, (-(-self.q_len // FINISHED_ROWS), self.lines), arguments, constants)
+        self.recording.launch(finish_rows, (-(-self.q_len // FINISHED_ROWS), self.lines), arguments, constants)
 
     def run_apart(self) -> None:
         from rearview.attention.engines.hopper.kernels.key_gradients import key_gradients
@@ -124,7 +137,7 @@ class Backward:
         batch, key_heads, k_len, _ = self.key.shape
         group_size = self.heads // key_heads
         rows, value_rows = (1, 1, GRANULE, self.columns), (1, 1, GRANULE, self.value_columns)
-        lists = schedule.key_lists(1)
+        lists = self._kept(schedule.key_lists(1))
         work = batch * key_heads * self.tiles
         arguments = (
             Tiled(self.query, rows),
@@ -133,12 +146,12 @@ class Backward:
             Tiled(self.value, value_rows),
             Tiled(self.log_sums, (1, GRANULE)),
             Tiled(self.delta, (1, GRANULE)),
+            self._edges(),
             Tiled(self.d_key, rows),
             Tiled(self.d_value, value_rows),
-            schedule.starts, schedule.ends, lists.entries, lists.counts, schedule.bits, counter(self.query),
-            scores.slopes, scores.bias,
+            lists.entries, lists.counts, schedule.bits, self.nothing, scores.slopes, scores.bias,
             self.q_len, k_len, call.frame.q_start, self.heads, group_size, self.tiles, work, self._key_group(),
-            schedule.by_item, schedule.by_head, lists.length, schedule.words,
+            schedule.by_item, schedule.by_head, lists.length, schedule.words, schedule.edge_lines,
             *scores.numbers[:2], call.scale, *scores.numbers[2:],
         )  # fmt: skip
         shared = {
@@ -147,12 +160,12 @@ class Backward:
         # The accumulators of both gradients may not fit into the registers: then there are two passes.
         for d_key, d_value in ((True, False), (False, True)) if tiling.apart else ((True, True),):
             constants = {
-                "STAGES": tiling.key_stages, "AHEAD": tiling.ahead and scores.flags["PLAIN"],
+                "STAGES": tiling.key_stages, "TILES": tiling.key_tiles, "AHEAD": tiling.ahead and scores.flags["PLAIN"],
                 "DK": d_key, "DV": d_value, **shared,
             }  # fmt: skip
-            launch(key_gradients, (min(work, self.processors),), arguments, constants)
+            self.recording.launch(key_gradients, (min(work, self.processors),), arguments, constants)
 
-        lists = schedule.query_lists(2, tiling.gradient_width)
+        lists = self._kept(schedule.query_lists(2, tiling.gradient_width))
         blocks = -(-self.q_len // (2 * GRANULE))
         work = self.lines * blocks
         arguments = (
@@ -162,28 +175,29 @@ class Backward:
             Tiled(self.value, (1, 1, tiling.gradient_width, self.value_columns)),
             Tiled(self.d_query, rows),
             self.log_sums, self.delta, schedule.starts, schedule.ends, schedule.granules, lists.entries, lists.counts,
-            schedule.bits, counter(self.query), scores.slopes, scores.bias,
+            schedule.bits, self.nothing, scores.slopes, scores.bias,
             self.q_len, self.log_sums.shape[1], k_len, call.frame.q_start, self.heads, group_size, blocks, work,
             group_of(self.lines, group_size, self.key, self.value), schedule.n_granules,
             schedule.by_item, schedule.by_head, lists.length, schedule.words,
             *scores.numbers[:2], call.scale, *scores.numbers[2:],
         )  # fmt: skip
-        constants = {"WIDTH": tiling.gradient_width, "STAGES": tiling.gradient_stages, **shared}
-        launch(query_gradients, (min(work, self.processors),), arguments, constants)
+        constants = {
+            "WIDTH": tiling.gradient_width, "STAGES": tiling.gradient_stages, "QUERIES": tiling.gradient_blocks,
+            **shared,
+        }  # fmt: skip
+        self.recording.launch(query_gradients, (min(work, self.processors),), arguments, constants)
 
     def answers(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         d_query, d_key, d_value = (
             as_asked(each, contiguous=self.contiguous) for each in (self.d_query, self.d_key, self.d_value)
         )
-        return d_query, d_key, d_value, self._sink_gradients()
+        return d_query, d_key, d_value, sink_gradients(self.sinks, self.lse, self.delta)
 
     def _prepare(self, sums: Tensor | None) -> None:
-        """Per row, padded: the log-sum-exp in units of log 2, and the sum of out x d_out less the former's gradient."""
         from rearview.attention.engines.hopper.kernels.rows import prepare_rows
 
-        padded = -(-self.q_len // PADDED_ROWS) * PADDED_ROWS
-        self.log_sums, self.delta = self.lse.new_empty(2, self.lines, padded)
-        d_lse = self.lse if self.d_lse is None else self.d_lse.contiguous()
+        padded = self.delta.shape[1]
+        d_lse = self.lse if self.d_lse is None else self.d_lse
         arguments = (
             self.out, self.d_out, self.lse, d_lse, self.log_sums, self.delta, self.delta if sums is None else sums,
             self.q_len, padded, self.heads, *self.out.stride()[:3], *self.d_out.stride()[:3],
@@ -192,7 +206,11 @@ class Backward:
             "DIM": self.value_dim, "COLUMNS": self.value_columns, "ROWS": PREPARED_ROWS,
             "D_LSE": self.d_lse is not None, "SUMS": sums is not None,
         }  # fmt: skip
-        launch(prepare_rows, (padded // PREPARED_ROWS, self.lines), arguments, constants)
+        self.recording.launch(prepare_rows, (padded // PREPARED_ROWS, self.lines), arguments, constants)
+
+    def _edges(self) -> Tiled:
+        """The ranges of each row by TMA; what is read as bits has none, and any numbers stand for them."""
+        return Tiled(self.schedule.edges if self.schedule.ranges else self.delta, (1, GRANULE))
 
     def _key_group(self) -> int:
         """How many key heads are in work together."""
@@ -202,9 +220,14 @@ class Backward:
             return every
         return group_of(every, 1, self.query, self.d_out)
 
-    def _sink_gradients(self) -> Tensor | None:
-        if self.sinks is None:
-            return None
-        share = torch.exp(self.sinks.view(1, -1, 1) - self.lse).masked_fill(self.lse == -torch.inf, 0)
-        delta = self.delta.view(*self.lse.shape[:2], -1)[..., : self.q_len]
-        return -(share * delta).sum((0, 2)).to(self.sinks.dtype)
+    def _kept(self, lists: Lists) -> Lists:
+        self.recording.keep(lists.entries, lists.counts)
+        return lists
+
+
+def sink_gradients(sinks: Tensor | None, lse: Tensor, delta: Tensor) -> Tensor | None:
+    if sinks is None:
+        return None
+    share = torch.exp(sinks.view(1, -1, 1) - lse).masked_fill(lse == -torch.inf, 0)
+    delta = delta.view(*lse.shape[:2], -1)[..., : lse.shape[2]]
+    return -(share * delta).sum((0, 2)).to(sinks.dtype)

@@ -14,7 +14,7 @@ from rearview.attention.engines.hopper.backward import backward
 
 
 class HopperAttention(torch.autograd.Function):
-    """(query, key, value, bias, sinks, call without tensors) -> (out, lse)."""
+    """(query, key, value, bias, sinks, call without tensors, plan of its kind) -> (out, lse)."""
 
     @staticmethod
     def forward(
@@ -25,9 +25,10 @@ class HopperAttention(torch.autograd.Function):
         bias: Tensor | None,
         sinks: Tensor | None,
         call: Call,
+        plan: kernel.Plan | None = None,
     ) -> tuple[Tensor, Tensor]:
-        out, lse = kernel.forward((query, key, value, bias, sinks), call)
-        ctx.call = call
+        out, lse = kernel.forward((query, key, value, bias, sinks), call, plan=plan)
+        ctx.call, ctx.plan = call, plan
         ctx.save_for_backward(query, key, value, bias, sinks, out, lse)
         ctx.set_materialize_grads(False)
         return out, lse
@@ -38,10 +39,14 @@ class HopperAttention(torch.autograd.Function):
         tensors = (query, key, value, bias, sinks)
         d_out, d_lse = grads
         if d_out is None and d_lse is None:
-            return None, None, None, None, None, None
+            return None, None, None, None, None, None, None
         d_out = torch.zeros_like(out) if d_out is None else d_out
         if torch.is_grad_enabled():
             # Gradients that must have gradients themselves.
-            return *gradients_of_definition(ctx.call, tensors, d_out, d_lse, engine="hopper"), None
-        d_query, d_key, d_value, d_sinks = backward(tensors, ctx.call, out, lse, d_out, d_lse)
-        return d_query, d_key, d_value, None, d_sinks, None
+            return *gradients_of_definition(ctx.call, tensors, d_out, d_lse, engine="hopper"), None, None
+        d_query, d_key, d_value, d_sinks = backward(tensors, ctx.call, out, lse, d_out, d_lse, plan=ctx.plan)
+        return d_query, d_key, d_value, None, d_sinks, None, None
+
+
+# `Function.apply` looks for transforms of torch.func first, which takes as long as a launch. For calls outside of them.
+apply_plainly = super(torch.autograd.Function, HopperAttention).apply  # pyright: ignore[reportAttributeAccessIssue]

@@ -3,6 +3,8 @@
 The first launch of a kind goes through Triton, which compiles. Triton's Python takes 40 to 80 us per launch, so the
 next ones call the compiled kernel with addresses and numbers. Two launches are of one kind if Triton would specialise
 the kernel alike for them: the same constants, dtypes, tiles and alignments.
+
+`launch` returns what repeats a launch with tensors at other addresses. That takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from rearview.attention.engines.raw_launch import direct_launch
 
 # What the vector loads of a kernel that was compiled for aligned tensors need.
 ALIGNMENT = 16
@@ -29,14 +33,33 @@ class Tiled:
     tile: tuple[int, ...]
 
 
+class Address:
+    """What Triton's launcher reads of the tensor of a map."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: int):
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
 class TensorMap:
     """What Triton's launcher reads of a tensor descriptor, without the checks that the first launch has made."""
 
     __slots__ = ("base", "padding", "shape", "strides")
 
     def __init__(self, tensor: Tensor):
-        self.base, self.shape, self.padding = tensor, list(tensor.shape), "zero"
+        # Not the tensor: maps are kept, and its memory belongs to others when the address comes back.
+        self.base, self.shape, self.padding = Address(tensor.data_ptr()), list(tensor.shape), "zero"
         self.strides = strides_of(tensor)
+
+    def at(self, address: int) -> TensorMap:
+        """The same for a tensor at another address."""
+        other = object.__new__(TensorMap)
+        other.base, other.shape, other.padding, other.strides = Address(address), self.shape, "zero", self.strides
+        return other
 
 
 def strides_of(tensor: Tensor) -> list[int]:
@@ -45,8 +68,59 @@ def strides_of(tensor: Tensor) -> list[int]:
     return [*strides[:-1], 1]
 
 
-# Compiled kernels by kind: what runs one, its handle, its metadata, and its constants in the order of its arguments.
-_compiled: dict[tuple[Any, ...], tuple[Any, Any, Any, tuple[Any, ...]]] = {}
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A compiled kernel, and its constants in the order of its arguments."""
+
+    kernel: Any
+    values: tuple[Any, ...]
+
+    def run(self, programs: tuple[int, ...], stream: int, arguments: Sequence[Any]) -> None:
+        x, y, z = (*programs, 1, 1)[:3]
+        kernel = self.kernel
+        kernel.run(
+            x, y, z, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments, *self.values
+        )  # fmt: skip
+
+
+class Repeated:
+    """A launch to be repeated, with one address for each tensor that it was made with, in their order."""
+
+    # Addresses come back: the allocator gives the memory of the last step to the next one.
+    MOST_MAPS = 64
+
+    def __init__(self, compiled: Compiled, programs: tuple[int, ...], arguments: Sequence[Any]) -> None:
+        self._compiled, self._programs = compiled, programs
+        self._described = [TensorMap(each.tensor) for each in arguments if isinstance(each, Tiled)]
+        self._numbers = tuple(each for each in arguments if not isinstance(each, Tiled | Tensor))
+        # Tensor maps by address, as arguments of the launcher.
+        self._maps: list[dict[int, Sequence[Any]]] = [{} for _ in self._described]
+        self._direct = direct_launch(compiled.kernel)
+
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch on the current device. The addresses are aligned where those of the first tensors were."""
+        arguments: list[Any] = []
+        for place, known in enumerate(self._maps):
+            found = known.get(addresses[place])
+            arguments += self._map_of(place, addresses[place]) if found is None else found
+        arguments += addresses[len(self._maps) :]
+        arguments += self._numbers
+        if self._direct is None:
+            self._compiled.run(self._programs, stream, arguments)
+        else:
+            self._direct(self._programs, stream, (*arguments, *self._compiled.values))
+
+    def _map_of(self, place: int, address: int) -> Sequence[Any]:
+        described, known = self._described[place].at(address), self._maps[place]
+        if len(known) >= self.MOST_MAPS:
+            known.clear()
+        made = (described,) if self._direct is None else self._direct.map_of(place, described)
+        known[address] = made
+        return made
+
+
+# Compiled kernels by kind.
+_compiled: dict[tuple[Any, ...], Compiled] = {}
 
 
 def launch(
@@ -56,8 +130,12 @@ def launch(
     constants: Mapping[str, object],
     *,
     warps: int = 4,
-) -> None:
-    """Run a kernel on the current stream of the tensors' device."""
+) -> Repeated | None:
+    """Run a kernel on the current stream of the tensors' device.
+
+    The arguments are tensors by TMA, other tensors, and numbers, in this order. Returns what repeats the launch; None
+    for a first launch of its kind, and off GPUs.
+    """
     device, kinds, raw = None, [], []
     for argument, is_specialised in zip(arguments, _specialised(kernel), strict=False):
         if isinstance(argument, Tensor):
@@ -74,21 +152,19 @@ def launch(
     if device.type != "cuda":
         # The interpreter of Triton, which has nothing to compile.
         kernel[programs](*arguments, **constants, num_warps=warps)
-        return
+        return None
     kind = (kernel, device.index, warps, *constants.items(), *kinds)
     known = _compiled.get(kind)
     # A compiled kernel belongs to one device, and is launched on the current one.
     if known is not None and torch._C._cuda_getDevice() == device.index:
-        run, function, metadata, values = known
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        x, y, z = (*programs, 1, 1)[:3]
-        run(x, y, z, stream, function, metadata, None, None, None, *raw, *values)
-        return
+        known.run(programs, torch._C._cuda_getCurrentRawStream(device.index), raw)
+        return Repeated(known, programs, arguments)
     given = [_descriptor(each) if isinstance(each, Tiled) else each for each in arguments]
     with torch.cuda.device(device) if device.index is not None else contextlib.nullcontext():
         compiled = kernel[programs](*given, **constants, num_warps=warps, enable_fp_fusion=True)
     values = tuple(constants[name] for name in kernel.arg_names if name in constants)
-    _compiled[kind] = (compiled.run, compiled.function, compiled.packed_metadata, values)
+    _compiled[kind] = Compiled(compiled, values)
+    return None
 
 
 @cache

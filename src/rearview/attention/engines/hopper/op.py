@@ -9,7 +9,7 @@ Plain eager calls do not come this way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,21 +57,30 @@ def options_of(call: Call, seed: Tensor | None) -> tuple[Any, ...]:
 
 # The layers of a compiled model ask with the same mask one after another, and so does backward.
 REMEMBERED = 16
-_remembered: dict[tuple[Any, ...], Mask] = {}
+_masks: dict[tuple[Any, ...], Mask] = {}
+_calls: dict[tuple[Any, ...], tuple[Call, kernel.Plan]] = {}
+
+
+def _remembered(known: dict, asked: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What was made for the same question, of which the last few are known."""
+    found = known.pop(asked, None)
+    if found is None:
+        found = make()
+    known[asked] = found
+    while len(known) > REMEMBERED:
+        del known[next(iter(known))]
+    return found
+
+
+def _words_of(text: str, numbers: Sequence[int], data: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What says which mask this is: a mask keeps its data alive, so that no other tensor gets their memory."""
+    # Inside a graph the tensors of a mask are its inputs, and those of its constants: the same memory every time.
+    return (text, tuple(numbers), *((each.data_ptr(), each.shape, each._version) for each in data))
 
 
 def _mask_of(text: str, numbers: Sequence[int], data: Sequence[Tensor]) -> Mask:
     """The mask of these words. A mask whose data were not written to since is the same object, with its schedule."""
-    # Inside a graph the tensors of a mask are its inputs, and those of its constants: the same memory every time.
-    asked = (text, tuple(numbers), *((each.data_ptr(), each.shape, each._version) for each in data))
-    known = _remembered.pop(asked, None)
-    if known is None:
-        # The mask keeps its data alive, so that no other tensor gets their memory.
-        known = decode(text, numbers, data)
-    _remembered[asked] = known
-    while len(_remembered) > REMEMBERED:
-        del _remembered[next(iter(_remembered))]
-    return known
+    return _remembered(_masks, _words_of(text, numbers, data), lambda: decode(text, numbers, data))
 
 
 def _call(
@@ -90,33 +99,46 @@ def _call(
     softcap: float,
     dropout: float,
     batch_invariant: bool,
-) -> tuple[Tensors, Call]:
-    # The keys are those that were exchanged already, where the sequence is spread over ranks.
-    with local_keys():
-        call = Call.of(
-            query,
-            key,
-            value,
-            mask=_mask_of(mask, numbers, data),
-            q_start=None if q_start == key.shape[2] - query.shape[2] else q_start,
-            bias=bias if slopes is None else Alibi(slopes),
-            scale=scale,
-            softcap=softcap or None,
-            sinks=sinks,
-            dropout=dropout,
-            batch_invariant=batch_invariant,
-        )
-    return (query, key, value, bias, sinks), replace(call, seed=seed) if dropout else call
+) -> tuple[Tensors, Call, kernel.Plan | None]:
+    tensors = (query, key, value, bias, sinks)
+
+    def made() -> Call:
+        # The keys are those that were exchanged already, where the sequence is spread over ranks.
+        with local_keys():
+            return Call.of(
+                query,
+                key,
+                value,
+                mask=_mask_of(mask, numbers, data),
+                q_start=None if q_start == key.shape[2] - query.shape[2] else q_start,
+                bias=bias if slopes is None else Alibi(slopes),
+                scale=scale,
+                softcap=softcap or None,
+                sinks=sinks,
+                dropout=dropout,
+                batch_invariant=batch_invariant,
+            )
+
+    if bias is not None or slopes is not None or dropout:
+        call = made()
+        return tensors, replace(call, seed=seed) if dropout else call, None
+    kinds = tuple((each.shape, each.stride(), each.dtype, each.device) for each in (query, key, value))
+    own = None if sinks is None else (sinks.shape, sinks.stride(), sinks.dtype)
+    options = (q_start, scale, softcap, batch_invariant)
+    asked = (*_words_of(mask, numbers, data), *kinds, own, *options)
+    return tensors, *_remembered(_calls, asked, lambda: (made().without_tensors(), kernel.Plan()))
 
 
 def _attention(*arguments: Any) -> tuple[Tensor, Tensor]:
+    tensors, call, plan = _call(*arguments)
     # Contiguous as the graph was told, whatever the query turns out to be.
-    return kernel.forward(*_call(*arguments), contiguous=True)
+    return kernel.forward(tensors, call, contiguous=True, plan=plan)
 
 
 def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     tensors, (out, lse, d_out, d_lse), rest = arguments[:5], arguments[5:9], arguments[9:]
-    grads = backward(*_call(*tensors, *rest), out, lse, d_out, d_lse, contiguous=True)
+    tensors, call, plan = _call(*tensors, *rest)
+    grads = backward(tensors, call, out, lse, d_out, d_lse, contiguous=True, plan=plan)
     # An operator returns tensors: none is an empty one.
     return tuple(tensors[0].new_empty(0) if grad is None else grad for grad in grads)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from rearview.attention.call import Call
 from rearview.attention.engines.hopper.launcher import launch
+from rearview.attention.engines.hopper.packing import Packing, packing_of
 from rearview.attention.engines.hopper.tiling import GRANULE, KEY_TILE
 from rearview.masks import Frame, Mask, Spans
 
@@ -44,7 +46,8 @@ class Lists:
 class Schedule:
     """What the kernels read of a mask.
 
-    `starts` and `ends` are int32 [mask heads, ranges, q_len]; without ranges `bits` is [mask heads, q_len, words].
+    `both` are the starts and ends, int32 [2, mask heads, ranges, q_len]; without ranges `bits` is [mask heads, q_len,
+    words].
     `by_item` and `by_head` lead from a batch item and a head to the mask head. `unheard` is bool [items or 1, heads or
     1, k_len], None where every key is heard by some query.
     """
@@ -53,8 +56,7 @@ class Schedule:
     ranges: int
     by_item: int
     by_head: int
-    starts: Tensor
-    ends: Tensor
+    both: Tensor
     granules: Tensor
     bits: Tensor
     # Of 64 x 64 pairs each: whether some are heard, and whether all are; [mask heads, granules, tiles].
@@ -73,11 +75,34 @@ class Schedule:
     def n_granules(self) -> int:
         return self.granules.shape[1]
 
+    @cached_property
+    def starts(self) -> Tensor:
+        return self.both[0]
+
+    @cached_property
+    def ends(self) -> Tensor:
+        return self.both[1]
+
+    @property
+    def edge_lines(self) -> int:
+        """How many lines of starts come before those of ends in `edges`."""
+        return self.both.shape[1] * self.ranges
+
+    @cached_property
+    def edges(self) -> Tensor:
+        """Starts and ends as int32 [lines, q_len], lines that TMA can read: they begin at multiples of 16 bytes."""
+        lines, q_len = self.both.flatten(0, 2), self.both.shape[3]
+        return torch.nn.functional.pad(lines, (0, -q_len % 4))[:, :q_len] if q_len % 4 else lines
+
+    def tensors(self, *lists: Lists) -> tuple[Tensor, ...]:
+        """All that the kernels read, with these lists: the same in every call with this schedule."""
+        own = (self.starts, self.ends, self.granules, self.bits, *((self.edges,) if self.ranges else ()))
+        return (*own, *(each for some in lists for each in (some.entries, some.counts)))
+
     def query_lists(self, height: int, width: int) -> Lists:
         """For blocks of `height` granules, the tiles of `width` keys; at least one, so that the block is written."""
-        nothing = self.starts
         if self.ranges:
-            return Lists(nothing.view(-1, 1), nothing)
+            return Lists(self.starts.view(-1, 1), self.starts)
         key = ("queries", height, width)
         if key not in self.made:
             some, every = tile_kinds(self.some, self.every, self.frame, height, width)
@@ -115,6 +140,9 @@ _made: weakref.WeakKeyDictionary[Spans, dict[tuple[torch.device, bool], Schedule
 
 def schedule_of(call: Call, device: torch.device) -> Schedule:
     """The schedule of the call's mask. The call may be without its tensors."""
+    if (packing := packing_of(call.placed, call.frame)) is not None:
+        key = f"hopper schedule {call.frame} {device}"
+        return call.placed._derive(key, lambda: schedule_of_packing(packing, call.frame, device))
     spans = call.placed.spans_in(call.frame, torch.device("cpu")) if call.mask.has_ranges else None
     if spans is None:
         key = f"hopper schedule {call.frame} {device}"
@@ -142,19 +170,33 @@ def schedule_of_ranges(spans: Spans, frame: Frame, device: torch.device) -> Sche
     if device.type == "cuda":
         # From pinned memory the copy does not wait for the GPU.
         edges = edges.pin_memory().to(device, non_blocking=True)
-    starts, ends = edges
-    mask_heads, count = starts.shape[:2]
+    mask_heads, count = edges.shape[1:3]
     n_granules = -(-frame.q_len // GRANULE)
-    granules = starts.new_empty(mask_heads, n_granules, count, 4)
-    arguments = (starts, ends, granules, frame.q_len, n_granules)
+    granules = edges.new_empty(mask_heads, n_granules, count, 4)
+    arguments = (edges[0], edges[1], granules, frame.q_len, n_granules)
     launch(make_granules, (n_granules, mask_heads), arguments, {"RANGES": count, "SIZE": GRANULE}, warps=1)
     unheard = (~spans.heard_keys).to(device) if spans.some_key_unheard else None
-    nothing = starts.new_empty(0, 0, 0)
+    nothing = edges.new_empty(0, 0, 0)
     by_item, by_head = _steps(spans.batch, spans.heads)
     mean_keys = spans.area / (spans.batch * spans.heads * spans.q_len)
-    return Schedule(
-        frame, count, by_item, by_head, starts, ends, granules, nothing, nothing, nothing, unheard, mean_keys
-    )
+    return Schedule(frame, count, by_item, by_head, edges, granules, nothing, nothing, nothing, unheard, mean_keys)
+
+
+def schedule_of_packing(packing: Packing, frame: Frame, device: torch.device) -> Schedule:
+    """Made on the GPU, so that a new packing at every step costs the host little."""
+    from rearview.attention.engines.hopper.kernels.granules import GRANULE, make_packed
+
+    length, rows = frame.q_len, packing.ids.view(-1, packing.ids.shape[-1])
+    # Narrowed while they are pinned: from pinned memory the copy does not wait for the GPU.
+    ids = torch.empty(rows.shape, dtype=torch.int32, pin_memory=device.type == "cuda").copy_(rows)
+    ids = ids.to(device, non_blocking=True)
+    items, n_granules = len(rows), -(-length // GRANULE)
+    both, granules = ids.new_empty(2, items, 1, length), ids.new_empty(items, n_granules, 1, 4)
+    sizes = (length, rows.shape[1], n_granules, length.bit_length() + 1, packing.back, packing.ahead)
+    launch(make_packed, (n_granules, items), (ids, both[0], both[1], granules, *sizes), {"SIZE": GRANULE}, warps=2)
+    nothing = both.new_empty(0, 0, 0)
+    by_item, by_head = _steps(items, 1)
+    return Schedule(frame, 1, by_item, by_head, both, granules, nothing, nothing, nothing, None, packing.mean_keys)
 
 
 def schedule_of_rule(mask: Mask, frame: Frame, device: torch.device) -> Schedule:
@@ -178,11 +220,11 @@ def schedule_of_rule(mask: Mask, frame: Frame, device: torch.device) -> Schedule
         some[:, strip] = grid.any(-1).any(2)
         every[:, strip] = _tiles_of(visible, True, keys_beyond=False).all(-1).all(2)
     unheard = ~heard.view(items, heads, -1)
-    nothing = bits.new_empty(0, 0, 0)
+    nothing = bits.new_empty(2, 0, 0, 0)
     by_item, by_head = _steps(items, heads)
     unheard = unheard if bool(unheard.any()) else None
     granules = bits.new_empty(1, n_granules, 0)
-    return Schedule(frame, 0, by_item, by_head, nothing, nothing, granules, bits, some, every, unheard)
+    return Schedule(frame, 0, by_item, by_head, nothing, granules, bits, some, every, unheard)
 
 
 def pack(visible: Tensor) -> Tensor:

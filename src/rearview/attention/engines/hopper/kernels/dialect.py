@@ -18,3 +18,10 @@ def _reduce_add(descriptor, place, tile, _semantic=None):
 
 
 add_tile = tma.async_atomic_add if hasattr(tma, "async_atomic_add") else _reduce_add
+
+
+@builtin
+def reinterpreted(memory, dtype, shape, layout, _semantic=None):
+    """The same shared memory, as another dtype and shape."""
+    method = memory.reinterpret if hasattr(memory, "reinterpret") else memory._reinterpret
+    return method(dtype, shape, layout, _semantic=_semantic)

@@ -1,7 +1,8 @@
 """The forward kernel: one producer warpgroup loads by TMA, and each consumer warpgroup computes 64 queries of a block.
 
 Persistent: a program takes the next block from a counter, which the last program to ask sets back to 0. The producer
-tells the consumers through shared memory which block it is and which tiles of keys it visits.
+tells the consumers through shared memory which block it is and which tiles of keys it visits. With two buffers of
+queries it loads those of the next block, and its first keys, while this block is computed.
 
 The wait for the next tile of keys between the softmax and the wait for the product with the values is a boundary that
 keeps the assembler from waiting before the softmax, which would leave the tensor cores idle during it.
@@ -23,10 +24,9 @@ from rearview.attention.engines.hopper.kernels.tile import (
     LOG2_E,
     NOTHING,
     block_at,
-    get,
-    get_visits,
     heard_bits,
     kept_factor,
+    next_block,
     put,
     put_block,
     score_of,
@@ -37,7 +37,8 @@ from rearview.attention.engines.hopper.kernels.tile import (
 @gluon.jit
 def _produce(
     descriptors, sizes, mask, lists, counter, group_size, memory, buffers, barriers,
-    HEIGHT: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, RANGES: gl.constexpr,
+    HEIGHT: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr, QUERIES: gl.constexpr,
+    RANGES: gl.constexpr,
 ):  # fmt: skip
     q_desc, k_desc, v_desc = descriptors
     q_mem, k_mem, v_mem = buffers
@@ -60,12 +61,13 @@ def _produce(
         q_head = head % heads
         k_head = q_head // group_size
         for each in gl.static_range(CONSUMERS):
-            mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
-            mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes)
+            to = turn % QUERIES * CONSUMERS + each
+            mbarrier.wait(q_empty.index(to), ((turn // QUERIES) & 1) ^ 1)
+            mbarrier.expect(q_full.index(to), q_desc.block_type.nbytes)
             row = (block * CONSUMERS + each) * HEIGHT
-            load_tile(q_desc, [item, q_head, row, 0], q_full.index(each), q_mem.index(each))
+            load_tile(q_desc, [item, q_head, row, 0], q_full.index(to), q_mem.index(to))
         for step in range(count):
-            here, masked, in_first = tile_at(step, visits, entries, RANGES)
+            here, from_below, from_above, in_first = tile_at(step, visits, entries, RANGES)
             stage = done % STAGES
             phase = (done // STAGES) & 1
             mbarrier.wait(k_empty.index(stage), phase ^ 1)
@@ -91,21 +93,47 @@ def _produce(
 
 
 @gluon.jit
-def _weights(score, largest, total, scale):
-    """One step of the softmax: the weights, the factor for what was summed up before, and the new maximum and sum."""
-    new = gl.maximum(largest, gl.max(score, axis=1) * scale)
+def _folded(x, MAXIMUM: gl.constexpr, COLUMNS: gl.constexpr):
+    """The maxima or sums over pairs of columns, and over pairs of these, until there are 8."""
+    HALVINGS: gl.constexpr = 4 if x.shape[1] == 128 else 3
+    for _ in gl.static_range(HALVINGS):
+        left, right = gl.split(gl.permute(gl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), (0, 2, 1)))
+        if MAXIMUM:
+            x = gl.maximum(left, right)
+        else:
+            x = left + right
+    return gl.convert_layout(x, COLUMNS, assert_trivial=True)
+
+
+@gluon.jit
+def _weights(score, largest, total, scale, S: gl.constexpr, COLUMNS: gl.constexpr, FOLD: gl.constexpr):
+    """One step of the softmax: the weights, the factor for what was summed up before, and the new maximum and sum.
+
+    With FOLD the sums are those of 8 columns, which are added up at the end, and a maximum is a tree and no chain.
+    """
+    ROW: gl.constexpr = gl.SliceLayout(1, S)
+    if FOLD:
+        found = gl.max(_folded(score, True, COLUMNS), axis=1)
+        new = gl.maximum(largest, gl.convert_layout(found, ROW, assert_trivial=True) * scale)
+    else:
+        new = gl.maximum(largest, gl.max(score, axis=1) * scale)
     weights = gl.exp2(score * scale - gl.expand_dims(new, 1))
     shrink = gl.exp2(largest - new)
-    return weights, shrink, new, total * shrink + gl.sum(weights, axis=1)
+    if FOLD:
+        by_row = gl.convert_layout(shrink, gl.SliceLayout(1, COLUMNS), assert_trivial=True)
+        total = total * gl.expand_dims(by_row, 1) + _folded(weights, False, COLUMNS)
+    else:
+        total = total * shrink + gl.sum(weights, axis=1)
+    return weights, shrink, new, total
 
 
 @gluon.jit
 def _scored(
-    product, here, masked, in_first, rows, edges, bits, numbers, bias, keeping,
-    WIDTH: gl.constexpr, S: gl.constexpr, RANGES: gl.constexpr, PLAIN: gl.constexpr, SOFTCAP: gl.constexpr,
-    ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr,
+    product, here, from_below, from_above, in_first, rows, edges, bits, numbers, bias, keeping, queries, phase,
+    WIDTH: gl.constexpr, S: gl.constexpr, APART: gl.constexpr, RANGES: gl.constexpr, PLAIN: gl.constexpr,
+    SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
 ):  # fmt: skip
-    """The masked scores of a tile, and the factors of the dropout."""
+    """The masked scores of a tile. With APART, the starts and the ends of the ranges are compared apart."""
     start, end, start_b, end_b = edges
     words, bit_row, hash_row, seed_low, seed_high, limit, kept = keeping
     query = gl.expand_dims(rows, 1)
@@ -114,16 +142,22 @@ def _scored(
         score = product
     else:
         score, bend = score_of(product, query, key, numbers, bias, SOFTCAP, ALIBI, BIAS)
-    if masked:
-        if RANGES == 0:
-            keep = heard_bits(bits, bit_row, words, query, key, numbers[0], numbers[1])
-        elif RANGES == 1:
-            keep = (key >= gl.expand_dims(start, 1)) & (key < gl.expand_dims(end, 1))
-        else:
-            first = gl.expand_dims(gl.where(in_first, start, start_b), 1)
-            last = gl.expand_dims(gl.where(in_first, end, end_b), 1)
-            keep = (key >= first) & (key < last)
-        score = gl.where(keep, score, NOTHING)
+    if RANGES == 0:
+        if from_below:
+            score = gl.where(heard_bits(bits, bit_row, words, query, key, numbers[0], numbers[1]), score, NOTHING)
+    elif APART:
+        # Most tiles at an edge of a range are at one edge only, and comparisons take as long as the softmax. The wait,
+        # which is over already, keeps the compiler from computing a mask for every tile and selecting the scores.
+        if from_below:
+            mbarrier.wait(queries, phase)
+            score = gl.where(key >= gl.expand_dims(gl.where(in_first, start, start_b), 1), score, NOTHING)
+        if from_above:
+            mbarrier.wait(queries, phase)
+            score = gl.where(key < gl.expand_dims(gl.where(in_first, end, end_b), 1), score, NOTHING)
+    elif from_below | from_above:
+        first = gl.expand_dims(gl.where(in_first, start, start_b), 1)
+        last = gl.expand_dims(gl.where(in_first, end, end_b), 1)
+        score = gl.where((key >= first) & (key < last), score, NOTHING)
     return score
 
 
@@ -140,15 +174,18 @@ def _dropped(weights, here, rows, keeping, WIDTH: gl.constexpr, S: gl.constexpr,
 def _consume(
     o_desc, lse, ranges, entries, bits, terms, numbers, seeds, memory, buffers, o_mem, barriers,
     HEIGHT: gl.constexpr, WIDTH: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
-    RANGES: gl.constexpr, PLAIN: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
-    SINKS: gl.constexpr, DROPOUT: gl.constexpr, ME: gl.constexpr,
+    QUERIES: gl.constexpr, FOLD: gl.constexpr, RANGES: gl.constexpr, PLAIN: gl.constexpr,
+    SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, SINKS: gl.constexpr, DROPOUT: gl.constexpr,
+    ME: gl.constexpr,
 ):  # fmt: skip
     dtype: gl.constexpr = o_desc.dtype
     S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16])
     O: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, VALUE_DIM, 16])
     P: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=O, k_width=2)
+    COLUMNS: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 8, 16])
     ROW: gl.constexpr = gl.SliceLayout(1, S)
-    starts, ends = ranges
+    # Where that was measured to be faster.
+    APART: gl.constexpr = FOLD or (RANGES == 2 and CONSUMERS == 2)
     slopes, sinks, bias = terms
     q_mem, k_mem, v_mem = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, told, heard = barriers
@@ -161,30 +198,14 @@ def _consume(
     done = 0
     turn = 0
     zeros = gl.zeros([HEIGHT, WIDTH], gl.float32, S)
-    query = q_mem.index(ME)
-    mbarrier.wait(told.index(0), 0)
-    count = get(memory, 0)
+    count, block, head, mask_head, visits, start, end, start_b, end_b = next_block(
+        memory, told, heard, turn, ranges, q_len, HEIGHT, CONSUMERS, RANGES, ME, ROW
+    )
     while count > 0:
-        slot = (turn & 1) * FIELDS
-        block = get(memory, slot + 1)
-        head = get(memory, slot + 2)
-        mask_head = get(memory, slot + 3)
-        visits = get_visits(memory, slot, RANGES)
-        mbarrier.arrive(heard.index(turn & 1), count=1)
+        own = turn % QUERIES * CONSUMERS + ME
+        query = q_mem.index(own)
         first = (block * CONSUMERS + ME) * HEIGHT
         rows = first + gl.arange(0, HEIGHT, layout=ROW)
-        inside = rows < q_len
-        start = rows
-        end = rows
-        start_b = rows
-        end_b = rows
-        if RANGES > 0:
-            place = mask_head * (RANGES * q_len) + rows
-            start = gl.load(starts + place, mask=inside, other=0)
-            end = gl.load(ends + place, mask=inside, other=0)
-            if RANGES == 2:
-                start_b = gl.load(starts + q_len + place, mask=inside, other=0)
-                end_b = gl.load(ends + q_len + place, mask=inside, other=0)
         edges = (start, end, start_b, end_b)
         slope = scale
         if ALIBI:
@@ -194,21 +215,25 @@ def _consume(
             own_bias = bias + (head // heads).to(gl.int64) * bias_item + (head % heads).to(gl.int64) * bias_head
         score_numbers = (q_len, k_len, q_start, scale, cap, slope, bias_query, bias_key)
         keeping = (words, mask_head * q_len * words, head * q_len, seed_low, seed_high, limit, kept)
-        mbarrier.wait(q_full.index(ME), turn & 1)
         largest = gl.full([HEIGHT], -1.0e30, gl.float32, ROW)
-        total = gl.zeros([HEIGHT], gl.float32, ROW)
+        if FOLD:
+            total = gl.zeros([HEIGHT, 8], gl.float32, COLUMNS)
+        else:
+            total = gl.zeros([HEIGHT], gl.float32, ROW)
         acc = gl.zeros([HEIGHT, VALUE_DIM], gl.float32, O)
         stage = done % STAGES
+        mbarrier.wait(q_full.index(own), (turn // QUERIES) & 1)
         mbarrier.wait(k_full.index(stage), (done // STAGES) & 1)
         score = warpgroup_mma(query, k_mem.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
         score = warpgroup_mma_wait(0, deps=[score])
         mbarrier.arrive(k_empty.index(stage), count=1)
-        here, masked, in_first = tile_at(0, visits, entries, RANGES)
+        here, from_below, from_above, in_first = tile_at(0, visits, entries, RANGES)
         score = _scored(
-            score, here, masked, in_first, rows, edges, bits, score_numbers, own_bias, keeping,
-            WIDTH, S, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT,
+            score, here, from_below, from_above, in_first, rows, edges, bits, score_numbers, own_bias, keeping,
+            q_full.index(own), (turn // QUERIES) & 1,
+            WIDTH, S, APART, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS,
         )  # fmt: skip
-        weights, shrink, largest, total = _weights(score, largest, total, factor)
+        weights, shrink, largest, total = _weights(score, largest, total, factor, S, COLUMNS, FOLD)
         weights = _dropped(weights, here, rows, keeping, WIDTH, S, DROPOUT)
         operand = gl.convert_layout(weights.to(dtype), P)
         done += 1
@@ -219,14 +244,15 @@ def _consume(
             score = warpgroup_mma(query, k_mem.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
             mbarrier.wait(v_full.index(last), ((done - 1) // STAGES) & 1)
             acc = warpgroup_mma(operand, v_mem.index(last), acc, is_async=True)
-            here, masked, in_first = tile_at(step, visits, entries, RANGES)
+            here, from_below, from_above, in_first = tile_at(step, visits, entries, RANGES)
             score = warpgroup_mma_wait(1, deps=[score])
             mbarrier.arrive(k_empty.index(stage), count=1)
             score = _scored(
-                score, here, masked, in_first, rows, edges, bits, score_numbers, own_bias, keeping,
-                WIDTH, S, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT,
+                score, here, from_below, from_above, in_first, rows, edges, bits, score_numbers, own_bias, keeping,
+                q_full.index(own), (turn // QUERIES) & 1,
+                WIDTH, S, APART, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS,
             )  # fmt: skip
-            weights, shrink, largest, total = _weights(score, largest, total, factor)
+            weights, shrink, largest, total = _weights(score, largest, total, factor, S, COLUMNS, FOLD)
             weights = _dropped(weights, here, rows, keeping, WIDTH, S, DROPOUT)
             coming = gl.convert_layout(weights.to(dtype), P)
             done += 1
@@ -235,13 +261,20 @@ def _consume(
             mbarrier.arrive(v_empty.index(last), count=1)
             acc = acc * gl.expand_dims(gl.convert_layout(shrink, gl.SliceLayout(1, O)), 1)
             operand = coming
-        mbarrier.arrive(q_empty.index(ME), count=1)
+        mbarrier.arrive(q_empty.index(own), count=1)
         last = (done - 1) % STAGES
         mbarrier.wait(v_full.index(last), ((done - 1) // STAGES) & 1)
         acc = warpgroup_mma(operand, v_mem.index(last), acc, is_async=True)
+        # The ranges of the next block are read while this one is finished.
+        turn += 1
+        count, coming_block, coming_head, mask_head, visits, start, end, start_b, end_b = next_block(
+            memory, told, heard, turn, ranges, q_len, HEIGHT, CONSUMERS, RANGES, ME, ROW
+        )
         wait_for_stores(0)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(last), count=1)
+        if FOLD:
+            total = gl.convert_layout(gl.sum(total, axis=1), ROW, assert_trivial=True)
         shrink = gl.full([HEIGHT], 1.0, gl.float32, ROW)
         if SINKS:
             sink = gl.load(sinks + head % heads).to(gl.float32) * LOG2_E
@@ -255,10 +288,9 @@ def _consume(
         fence_async_shared()
         store_tile(o_desc, [head // heads, head % heads, first, 0], o_mem.index(ME))
         found = gl.where(total > 0, (largest + gl.log2(total)) * LN_2, NOTHING)
-        gl.store(lse + head * q_len + rows, found, mask=inside)
-        turn += 1
-        mbarrier.wait(told.index(turn & 1), (turn >> 1) & 1)
-        count = get(memory, (turn & 1) * FIELDS)
+        gl.store(lse + head * q_len + rows, found, mask=rows < q_len)
+        block = coming_block
+        head = coming_head
     wait_for_stores(0)
 
 
@@ -277,25 +309,26 @@ def attention_forward(
     q_len, k_len, q_start, heads, group_size, n_blocks, n_work, group, n_granules, by_item, by_head, list_length, words,
     scale, cap, bias_item, bias_head, bias_query, bias_key, seed_low, seed_high, limit, kept,
     HEIGHT: gl.constexpr, WIDTH: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMERS: gl.constexpr, REGISTERS: gl.constexpr, RANGES: gl.constexpr, PLAIN: gl.constexpr, SOFTCAP: gl.constexpr,
-    ALIBI: gl.constexpr, BIAS: gl.constexpr, SINKS: gl.constexpr, DROPOUT: gl.constexpr,
+    CONSUMERS: gl.constexpr, QUERIES: gl.constexpr, FOLD: gl.constexpr, REGISTERS: gl.constexpr,
+    RANGES: gl.constexpr, PLAIN: gl.constexpr,
+    SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, SINKS: gl.constexpr, DROPOUT: gl.constexpr,
 ):  # fmt: skip
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    q_mem = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS, HEIGHT, KEY_DIM], TILE)
+    q_mem = gl.allocate_shared_memory(q_desc.dtype, [QUERIES * CONSUMERS, HEIGHT, KEY_DIM], TILE)
     k_mem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, WIDTH, KEY_DIM], TILE)
     v_mem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, WIDTH, VALUE_DIM], TILE)
     o_mem = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, HEIGHT, VALUE_DIM], TILE)
     memory = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], BARRIER)
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], BARRIER)
+    q_full = gl.allocate_shared_memory(gl.int64, [QUERIES * CONSUMERS, 1], BARRIER)
+    q_empty = gl.allocate_shared_memory(gl.int64, [QUERIES * CONSUMERS, 1], BARRIER)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     told = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     heard = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
-    for i in gl.static_range(CONSUMERS):
+    for i in gl.static_range(QUERIES * CONSUMERS):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
     for i in gl.static_range(STAGES):
@@ -321,38 +354,38 @@ def attention_forward(
         gl.warp_specialize([
             (_produce, (
                 descriptors, sizes, mask, lists, counter, group_size, memory, buffers, barriers, HEIGHT,
-                WIDTH, STAGES, CONSUMERS, RANGES,
+                WIDTH, STAGES, CONSUMERS, QUERIES, RANGES,
             )),
             (_consume, (
                 o_desc, lse, ranges, entries, bits, terms, numbers, seeds, memory, buffers, o_mem,
-                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, RANGES, PLAIN, SOFTCAP, ALIBI,
-                BIAS, SINKS, DROPOUT, 0,
+                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, QUERIES, FOLD, RANGES, PLAIN, SOFTCAP,
+                ALIBI, BIAS, SINKS, DROPOUT, 0,
             )),
             (_consume, (
                 o_desc, lse, ranges, entries, bits, terms, numbers, seeds, memory, buffers, o_mem,
-                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, RANGES, PLAIN, SOFTCAP, ALIBI,
-                BIAS, SINKS, DROPOUT, 1,
+                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, QUERIES, FOLD, RANGES, PLAIN, SOFTCAP,
+                ALIBI, BIAS, SINKS, DROPOUT, 1,
             )),
         ], [4, 4], [REGISTERS, REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
             (_produce, (
                 descriptors, sizes, mask, lists, counter, group_size, memory, buffers, barriers, HEIGHT,
-                WIDTH, STAGES, CONSUMERS, RANGES,
+                WIDTH, STAGES, CONSUMERS, QUERIES, RANGES,
             )),
             (_consume, (
                 o_desc, lse, ranges, entries, bits, terms, numbers, seeds, memory, buffers, o_mem,
-                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, RANGES, PLAIN, SOFTCAP, ALIBI,
-                BIAS, SINKS, DROPOUT, 0,
+                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, QUERIES, FOLD, RANGES, PLAIN, SOFTCAP,
+                ALIBI, BIAS, SINKS, DROPOUT, 0,
             )),
             (_consume, (
                 o_desc, lse, ranges, entries, bits, terms, numbers, seeds, memory, buffers, o_mem,
-                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, RANGES, PLAIN, SOFTCAP, ALIBI,
-                BIAS, SINKS, DROPOUT, 1,
+                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, QUERIES, FOLD, RANGES, PLAIN, SOFTCAP,
+                ALIBI, BIAS, SINKS, DROPOUT, 1,
             )),
             (_consume, (
                 o_desc, lse, ranges, entries, bits, terms, numbers, seeds, memory, buffers, o_mem,
-                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, RANGES, PLAIN, SOFTCAP, ALIBI,
-                BIAS, SINKS, DROPOUT, 2,
+                barriers, HEIGHT, WIDTH, VALUE_DIM, STAGES, CONSUMERS, QUERIES, FOLD, RANGES, PLAIN, SOFTCAP,
+                ALIBI, BIAS, SINKS, DROPOUT, 2,
             )),
         ], [4, 4, 4], [REGISTERS, REGISTERS, REGISTERS])  # fmt: skip

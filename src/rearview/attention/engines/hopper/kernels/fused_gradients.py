@@ -18,34 +18,31 @@ from triton.experimental.gluon.language.nvidia.hopper import (  # pyright: ignor
     warpgroup_mma_wait,
 )
 
-from rearview.attention.engines.hopper.kernels.dialect import add_tile, store_tile, wait_for_stores
+from rearview.attention.engines.hopper.kernels.dialect import add_tile, reinterpreted, store_tile, wait_for_stores
 from rearview.attention.engines.hopper.kernels.key_gradients import VISIT, produce_queries
 from rearview.attention.engines.hopper.kernels.tile import FIELDS, get, heard_bits
 
 
 @gluon.jit
 def _weighed(
-    product, lse, visits, visit, part, key, ranges, bits, mask, numbers, item, S: gl.constexpr, RANGES: gl.constexpr
+    product, lse_mem, edge_mem, here, visits, visit, part, key, bits, mask, numbers, item,
+    S: gl.constexpr, RANGES: gl.constexpr,
 ):  # fmt: skip
     """The weights [keys, queries] of 64 queries, and whether their tile is masked."""
     ACROSS: gl.constexpr = gl.SliceLayout(0, S)
-    starts, ends = ranges
     by_item, by_head = mask
     q_len, k_len, scale, heads, words = numbers
-    weights = gl.exp2(product * scale - gl.expand_dims(lse.load(ACROSS), 0))
+    weights = gl.exp2(product * scale - gl.expand_dims(lse_mem.index(here).load(ACROSS), 0))
     kind = get(visits, visit + 2)
     masked = (kind & 1) != 0
     if masked:
-        rows = get(visits, visit) + part * 64 + gl.arange(0, 64, layout=ACROSS)
-        mask_head = item * by_item + get(visits, visit + 1) * by_head
         if RANGES == 0:
-            row = mask_head * q_len * words
+            rows = get(visits, visit) + part * 64 + gl.arange(0, 64, layout=ACROSS)
+            row = (item * by_item + get(visits, visit + 1) * by_head) * q_len * words
             keep = heard_bits(bits, row, words, gl.expand_dims(rows, 0), key, q_len, k_len)
         else:
-            place = (mask_head * RANGES + (kind >> 1)) * q_len + rows
-            inside = rows < q_len
-            start = gl.expand_dims(gl.load(starts + place, mask=inside, other=0), 0)
-            end = gl.expand_dims(gl.load(ends + place, mask=inside, other=0), 0)
+            start = gl.expand_dims(edge_mem.index(here * 2).load(ACROSS), 0)
+            end = gl.expand_dims(edge_mem.index(here * 2 + 1).load(ACROSS), 0)
             keep = (key >= start) & (key < end)
         weights = gl.where(keep, weights, 0.0)
     return weights, masked
@@ -61,17 +58,19 @@ def _score_gradient(weights, dp, delta, masked, S: gl.constexpr):
 
 
 @gluon.jit
-def _issue(ds_mem, k_mem, zeros, stage, PARTS: gl.constexpr, ME: gl.constexpr):
+def _issue(ds_mem, k_mem, held, zeros, stage, PARTS: gl.constexpr, ME: gl.constexpr):
     """The product for the gradient of a tile of queries: this warpgroup's columns, or its 64 rows."""
     if PARTS == 1:
-        first = k_mem.index(0).slice(ME * 64, 64, dim=1)
-        second = k_mem.index(1).slice(ME * 64, 64, dim=1)
+        first = k_mem.index(held * 2).slice(ME * 64, 64, dim=1)
+        second = k_mem.index(held * 2 + 1).slice(ME * 64, 64, dim=1)
         dq = warpgroup_mma(ds_mem.index(stage * 2).permute((1, 0)), first, zeros, use_acc=False, is_async=True)
         dq = warpgroup_mma(ds_mem.index(stage * 2 + 1).permute((1, 0)), second, dq, is_async=True)
     else:
         place = (stage * 2 + ME) * 2
-        dq = warpgroup_mma(ds_mem.index(place).permute((1, 0)), k_mem.index(0), zeros, use_acc=False, is_async=True)
-        dq = warpgroup_mma(ds_mem.index(place + 1).permute((1, 0)), k_mem.index(1), dq, is_async=True)
+        first = k_mem.index(held * 2)
+        second = k_mem.index(held * 2 + 1)
+        dq = warpgroup_mma(ds_mem.index(place).permute((1, 0)), first, zeros, use_acc=False, is_async=True)
+        dq = warpgroup_mma(ds_mem.index(place + 1).permute((1, 0)), second, dq, is_async=True)
     return dq
 
 
@@ -89,20 +88,21 @@ def _add(dq_desc, dq_mem, dq, visits, visit, item, heads, PARTS: gl.constexpr, M
 
 @gluon.jit
 def _consume(
-    dq_desc, dk_desc, dv_desc, ranges, bits, mask, numbers, gradient_scale, memory, visits, buffers, ds_mem, dq_mem,
-    barriers, ds_full, k_done,
-    DIM: gl.constexpr, PARTS: gl.constexpr, RANGES: gl.constexpr, ME: gl.constexpr,
+    dq_desc, dk_desc, dv_desc, bits, mask, numbers, gradient_scale, memory, visits, buffers, ds_mem, dq_mem, barriers,
+    ds_full,
+    DIM: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr, RANGES: gl.constexpr, ME: gl.constexpr,
 ):  # fmt: skip
     dtype: gl.constexpr = dk_desc.dtype
     S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
     KL: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DIM, 16])
     P: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=KL, k_width=2)
-    q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem = buffers
-    kv_full, kv_empty, q_full, q_empty, do_full, told, heard = barriers
+    TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem, edge_mem = buffers
+    kv_full, k_empty, v_empty, q_full, q_empty, do_full, told, heard = barriers
     heads = numbers[3]
     zeros = gl.zeros([64, 64], gl.float32, S)
-    keys = k_mem.index(ME)
-    values = v_mem.index(ME)
+    # The gradients of keys and values leave through the memory of those of queries: both together, or in turn.
+    leaving = reinterpreted(dq_mem.index(ME), dtype, [128 // DIM, 64, DIM], TILE)
     done = 0
     turn = 0
     mbarrier.wait(told.index(0), 0)
@@ -116,7 +116,10 @@ def _consume(
         key = gl.expand_dims(tile * 128 + ME * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, S)), 1)
         dk = gl.zeros([64, DIM], gl.float32, KL)
         dv = gl.zeros([64, DIM], gl.float32, KL)
-        mbarrier.wait(kv_full, turn & 1)
+        held = turn % TILES
+        keys = k_mem.index(held * 2 + ME)
+        values = v_mem.index(ME)
+        mbarrier.wait(kv_full.index(held), (turn // TILES) & 1)
         for step in range(total):
             stage = done & 1
             phase = (done >> 1) & 1
@@ -128,7 +131,7 @@ def _consume(
                 dp = warpgroup_mma(values, do_mem.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
                 score = warpgroup_mma_wait(1, deps=[score])
                 weights, masked = _weighed(
-                    score, lse_mem.index(stage), visits, visit, 0, key, ranges, bits, mask, numbers, item, S, RANGES
+                    score, lse_mem, edge_mem, stage, visits, visit, 0, key, bits, mask, numbers, item, S, RANGES
                 )
                 operand = gl.convert_layout(weights.to(dtype), P)
                 if step > 0:
@@ -141,7 +144,7 @@ def _consume(
                 ds_mem.index(stage * 2 + ME).store(ds)
                 dk = warpgroup_mma(gl.convert_layout(ds, P), q_mem.index(stage), dk, is_async=True)
                 # That of the last tile; at the first step it is of no use, and not added.
-                dq = _issue(ds_mem, k_mem, zeros, stage ^ 1, PARTS, ME)
+                dq = _issue(ds_mem, k_mem, held, zeros, stage ^ 1, PARTS, ME)
                 fence_async_shared()
                 wait_for_stores(0)
                 dv, dk, dq = warpgroup_mma_wait(0, deps=[dv, dk, dq])
@@ -151,7 +154,7 @@ def _consume(
             else:
                 if step > 0:
                     mbarrier.wait(ds_full.index(stage ^ 1), ((done - 1) >> 1) & 1)
-                dq = _issue(ds_mem, k_mem, zeros, stage ^ 1, PARTS, ME)
+                dq = _issue(ds_mem, k_mem, held, zeros, stage ^ 1, PARTS, ME)
                 mbarrier.wait(q_full.index(stage), phase)
                 score = warpgroup_mma(keys, q_mem.index(stage * 2).permute((1, 0)), zeros, use_acc=False, is_async=True)
                 wait_for_stores(0)
@@ -170,9 +173,8 @@ def _consume(
                     else:
                         score = warpgroup_mma_wait(3, deps=[more])
                     here = stage * 2 + part
-                    lse = lse_mem.index(here)
                     weights, masked = _weighed(
-                        score, lse, visits, visit, part, key, ranges, bits, mask, numbers, item, S, RANGES
+                        score, lse_mem, edge_mem, here, visits, visit, part, key, bits, mask, numbers, item, S, RANGES
                     )
                     operand = gl.convert_layout(weights.to(dtype), P)
                     # Complete already: a boundary for the assembler.
@@ -195,43 +197,45 @@ def _consume(
                 dv, dk = warpgroup_mma_wait(0, deps=[dv, dk])
                 mbarrier.arrive(q_empty.index(stage), count=1)
             done += 1
+        mbarrier.arrive(v_empty.index(0), count=1)
         if total > 0:
             last = (done - 1) & 1
             if PARTS == 1:
                 mbarrier.wait(q_empty.index(last), ((done - 1) >> 1) & 1)
             else:
                 mbarrier.wait(ds_full.index(last), ((done - 1) >> 1) & 1)
-            dq = _issue(ds_mem, k_mem, zeros, last, PARTS, ME)
+            dq = _issue(ds_mem, k_mem, held, zeros, last, PARTS, ME)
             wait_for_stores(0)
             dq = warpgroup_mma_wait(0, deps=[dq])
             _add(dq_desc, dq_mem, dq, visits, ((done - 1) & 3) * VISIT, item, heads, PARTS, ME)
-        # Both warpgroups have read the keys for the gradients of the queries: these can take their place.
-        mbarrier.arrive(k_done, count=1)
-        mbarrier.wait(k_done, turn & 1)
+        mbarrier.arrive(k_empty.index(held), count=1)
         first = tile * 128 + ME * 64
-        values.store(dv.to(dtype))
-        keys.store((dk * gradient_scale).to(dtype))
-        fence_async_shared()
-        store_tile(dv_desc, [item, key_head, first, 0], values)
-        store_tile(dk_desc, [item, key_head, first, 0], keys)
         wait_for_stores(0)
-        mbarrier.arrive(kv_empty, count=1)
+        leaving.index(0).store(dv.to(dtype))
+        fence_async_shared()
+        store_tile(dv_desc, [item, key_head, first, 0], leaving.index(0))
+        if DIM == 128:
+            wait_for_stores(0)
+        leaving.index(128 // DIM - 1).store((dk * gradient_scale).to(dtype))
+        fence_async_shared()
+        store_tile(dk_desc, [item, key_head, first, 0], leaving.index(128 // DIM - 1))
         turn += 1
         mbarrier.wait(told.index(turn & 1), (turn >> 1) & 1)
         total = get(memory, (turn & 1) * FIELDS)
+    wait_for_stores(0)
 
 
 @gluon.jit(
     do_not_specialize=[
         "q_len", "k_len", "heads", "group_size", "n_tiles", "n_work", "group", "by_item", "by_head", "list_length",
-        "words", "scale", "gradient_scale",
+        "words", "edge_lines", "scale", "gradient_scale",
     ],
-    do_not_specialize_on_alignment=["starts", "ends", "entries", "counts", "bits", "counter"],
+    do_not_specialize_on_alignment=["entries", "counts", "bits", "counter"],
 )  # fmt: skip
 def fused_gradients(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dq_desc, dk_desc, dv_desc, starts, ends, entries, counts,
-    bits, counter, q_len, k_len, heads, group_size, n_tiles, n_work, group, by_item, by_head, list_length, words, scale,
-    gradient_scale, DIM: gl.constexpr, PARTS: gl.constexpr, RANGES: gl.constexpr,
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, edge_desc, dq_desc, dk_desc, dv_desc, entries, counts, bits,
+    counter, q_len, k_len, heads, group_size, n_tiles, n_work, group, by_item, by_head, list_length, words, edge_lines,
+    scale, gradient_scale, DIM: gl.constexpr, PARTS: gl.constexpr, TILES: gl.constexpr, RANGES: gl.constexpr,
 ):  # fmt: skip
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     WIDE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
@@ -240,26 +244,28 @@ def fused_gradients(
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     q_mem = gl.allocate_shared_memory(q_desc.dtype, [2 * PARTS, 64, DIM], TILE)
     do_mem = gl.allocate_shared_memory(q_desc.dtype, [2 * PARTS, 64, DIM], TILE)
-    k_mem = gl.allocate_shared_memory(k_desc.dtype, [2, 64, DIM], TILE)
+    k_mem = gl.allocate_shared_memory(k_desc.dtype, [2 * TILES, 64, DIM], TILE)
     v_mem = gl.allocate_shared_memory(k_desc.dtype, [2, 64, DIM], TILE)
     ds_mem = gl.allocate_shared_memory(k_desc.dtype, [4 * PARTS, 64, 64], TILE)
     dq_mem = gl.allocate_shared_memory(gl.float32, [2, 64, 64], WIDE)
     lse_mem = gl.allocate_shared_memory(gl.float32, [2 * PARTS, 64], LINE)
     delta_mem = gl.allocate_shared_memory(gl.float32, [2 * PARTS, 64], LINE)
+    edge_mem = gl.allocate_shared_memory(gl.int32, [4 * PARTS, 64], LINE)
     memory = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], NUMBERS)
     visits = gl.allocate_shared_memory(gl.int32, [4 * VISIT, 1], NUMBERS)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
-    kv_empty = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
-    k_done = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
+    kv_full = gl.allocate_shared_memory(gl.int64, [TILES, 1], BARRIER)
+    k_empty = gl.allocate_shared_memory(gl.int64, [TILES, 1], BARRIER)
+    v_empty = gl.allocate_shared_memory(gl.int64, [1, 1], BARRIER)
     q_full = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     do_full = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     ds_full = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     told = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     heard = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
-    mbarrier.init(kv_full, count=1)
-    mbarrier.init(kv_empty, count=2)
-    mbarrier.init(k_done, count=2)
+    for i in gl.static_range(TILES):
+        mbarrier.init(kv_full.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=2)
+    mbarrier.init(v_empty.index(0), count=2)
     for i in gl.static_range(2):
         mbarrier.init(q_full.index(i), count=2)
         mbarrier.init(q_empty.index(i), count=2)
@@ -267,23 +273,25 @@ def fused_gradients(
         mbarrier.init(ds_full.index(i), count=2)
         mbarrier.init(told.index(i), count=1)
         mbarrier.init(heard.index(i), count=2)
-    descriptors = (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc)
-    sizes = (n_tiles, n_work, group, heads // group_size, group_size)
+    descriptors = (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, edge_desc)
+    sizes = (n_tiles, n_work, group, heads // group_size, group_size, edge_lines)
     mask = (by_item, by_head)
     lists = (entries, counts, list_length)
-    buffers = (q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem)
-    barriers = (kv_full, kv_empty, q_full, q_empty, do_full, told, heard)
-    ranges = (starts, ends)
+    buffers = (q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem, edge_mem)
+    barriers = (kv_full, k_empty, v_empty, q_full, q_empty, do_full, told, heard)
     numbers = (q_len, k_len, scale, heads, words)
     # Functions and their arguments must be written out inside the call.
     gl.warp_specialize([
-        (produce_queries, (descriptors, sizes, mask, lists, counter, memory, visits, buffers, barriers, PARTS, 2)),
-        (_consume, (
-            dq_desc, dk_desc, dv_desc, ranges, bits, mask, numbers, gradient_scale, memory, visits, buffers,
-            ds_mem, dq_mem, barriers, ds_full, k_done, DIM, PARTS, RANGES, 0,
+        (produce_queries, (
+            descriptors, sizes, mask, lists, counter, memory, visits, buffers, barriers, PARTS, 2, TILES, 1,
+            RANGES,
         )),
         (_consume, (
-            dq_desc, dk_desc, dv_desc, ranges, bits, mask, numbers, gradient_scale, memory, visits, buffers,
-            ds_mem, dq_mem, barriers, ds_full, k_done, DIM, PARTS, RANGES, 1,
+            dq_desc, dk_desc, dv_desc, bits, mask, numbers, gradient_scale, memory, visits, buffers, ds_mem,
+            dq_mem, barriers, ds_full, DIM, PARTS, TILES, RANGES, 0,
+        )),
+        (_consume, (
+            dq_desc, dk_desc, dv_desc, bits, mask, numbers, gradient_scale, memory, visits, buffers, ds_mem,
+            dq_mem, barriers, ds_full, DIM, PARTS, TILES, RANGES, 1,
         )),
     ], [4, 4], [240, 240])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ranges of a mask by the block: two small kernels on the GPU, so that the host need not wait for a new mask.
+"""The ranges of a mask by the block: small kernels on the GPU, so that the host need not wait for a new mask.
 
 A granule is 64 queries. For each of their ranges it holds four keys: the first start, the last start, the first end and
 the last end. A row without that range leaves the first start and the last end as they are, and sets the others so that
@@ -32,6 +32,48 @@ def make_granules(starts, ends, granules, q_len, n_granules, RANGES: tl.constexp
         tl.store(place + 1, tl.max(tl.where(heard, start, tl.where(deaf, BEYOND, 0)), 0))
         tl.store(place + 2, tl.min(tl.where(heard, end, tl.where(deaf, -1, BEYOND)), 0))
         tl.store(place + 3, tl.max(tl.where(heard, end, 0), 0))
+
+
+@triton.jit(
+    do_not_specialize=["length", "ids_row", "n_granules", "halvings", "back", "ahead"],
+    do_not_specialize_on_alignment=["ids", "starts", "ends", "granules"],
+)
+def make_packed(ids, starts, ends, granules, length, ids_row, n_granules, halvings, back, ahead, SIZE: tl.constexpr):
+    """The ranges [items, length] of queries in packed documents, and their granules; one program per granule.
+
+    The ids of an item never fall, so the first and the last position of a document are found by halving. Of its
+    document a query hears `back` positions, its own included, and `ahead` positions after it.
+    """
+    granule = tl.program_id(0)
+    item = tl.program_id(1)
+    row = granule * SIZE + tl.arange(0, SIZE)
+    there = row < length
+    ids += item * ids_row
+    own = tl.load(ids + row, mask=there, other=0)
+    # The first position with this id lies in [low, high]; the first with a larger one in [after, beyond].
+    low = row * 0
+    high = row
+    after = row
+    beyond = row * 0 + length
+    for _ in range(halvings):
+        middle = (low + high) // 2
+        is_before = tl.load(ids + middle, mask=there, other=0) < own
+        low = tl.where(is_before, tl.minimum(middle + 1, high), low)
+        high = tl.where(is_before, high, middle)
+        middle = (after + beyond) // 2
+        is_within = tl.load(ids + middle, mask=there & (middle < length), other=0) <= own
+        is_within = is_within & (middle < length)
+        after = tl.where(is_within, tl.minimum(middle + 1, beyond), after)
+        beyond = tl.where(is_within, beyond, middle)
+    start = tl.maximum(low, row - back + 1)
+    end = tl.minimum(after, row + ahead + 1)
+    tl.store(starts + item * length + row, start, mask=there)
+    tl.store(ends + item * length + row, end, mask=there)
+    place = granules + (item * n_granules + granule) * 4
+    tl.store(place, tl.min(tl.where(there, start, BEYOND), 0))
+    tl.store(place + 1, tl.max(tl.where(there, start, 0), 0))
+    tl.store(place + 2, tl.min(tl.where(there, end, BEYOND), 0))
+    tl.store(place + 3, tl.max(tl.where(there, end, 0), 0))
 
 
 @triton.jit(

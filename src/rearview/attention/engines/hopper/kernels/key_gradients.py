@@ -26,15 +26,19 @@ VISIT = gl.constexpr(4)
 @gluon.jit
 def produce_queries(
     descriptors, sizes, mask, lists, counter, memory, visits, buffers, barriers,
-    PARTS: gl.constexpr, STAGES: gl.constexpr,
+    PARTS: gl.constexpr, STAGES: gl.constexpr, KEYS: gl.constexpr, VALUES: gl.constexpr, RANGES: gl.constexpr,
 ):  # fmt: skip
-    """Loads the keys and values of a tile, and then the queries that hear one of them, PARTS x 64 at a time."""
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc = descriptors
-    n_tiles, n_work, group, key_heads, group_size = sizes
+    """Loads the keys and values of a tile, and then the queries that hear one of them, PARTS x 64 at a time.
+
+    There is memory for the keys of KEYS tiles and the values of VALUES tiles: with 2, those of the next tile are loaded
+    while this one is computed.
+    """
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, edge_desc = descriptors
+    n_tiles, n_work, group, key_heads, group_size, edge_lines = sizes
     by_item, by_head = mask
     entries, counts, list_length = lists
-    q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem = buffers
-    kv_full, kv_empty, q_full, q_empty, do_full, told, heard = barriers
+    q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem, edge_mem = buffers
+    kv_full, k_empty, v_empty, q_full, q_empty, do_full, told, heard = barriers
     done = 0
     turn = 0
     programs = gl.num_programs(0)
@@ -56,16 +60,22 @@ def produce_queries(
         put(memory, slot * FIELDS + 2, item)
         put(memory, slot * FIELDS + 3, key_head)
         mbarrier.arrive(told.index(slot), count=1)
-        mbarrier.wait(kv_empty, (turn & 1) ^ 1)
-        mbarrier.expect(kv_full, 2 * k_desc.block_type.nbytes + 2 * v_desc.block_type.nbytes)
+        held = turn % KEYS
+        held_values = turn % VALUES
+        mbarrier.wait(k_empty.index(held), ((turn // KEYS) & 1) ^ 1)
+        mbarrier.expect(kv_full.index(held), 2 * k_desc.block_type.nbytes + 2 * v_desc.block_type.nbytes)
         for half in gl.static_range(2):
             at = [item, key_head, tile * 128 + half * 64, 0]
-            load_tile(k_desc, at, kv_full, k_mem.index(half))
-            load_tile(v_desc, at, kv_full, v_mem.index(half))
+            load_tile(k_desc, at, kv_full.index(held), k_mem.index(held * 2 + half))
+        mbarrier.wait(v_empty.index(held_values), ((turn // VALUES) & 1) ^ 1)
+        for half in gl.static_range(2):
+            at = [item, key_head, tile * 128 + half * 64, 0]
+            load_tile(v_desc, at, kv_full.index(held), v_mem.index(held_values * 2 + half))
         upcoming = gl.atomic_add(counter, 1) + programs
         for each in range(group_size):
             head = first_head + each
-            own = (item * by_item + head * by_head) * n_tiles + tile
+            mask_head = item * by_item + head * by_head
+            own = mask_head * n_tiles + tile
             count = gl.load(counts + own)
             of_head = entries + own * list_length
             entry = gl.load(of_head)
@@ -80,7 +90,30 @@ def produce_queries(
                 put(visits, visit + 1, head)
                 put(visits, visit + 2, entry & 3)
                 mbarrier.arrive(q_full.index(stage), count=1)
-                mbarrier.expect(q_full.index(stage), PARTS * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes))
+                if RANGES > 0:
+                    if (entry & 1) != 0:
+                        mbarrier.expect(
+                            q_full.index(stage),
+                            PARTS * (
+                                q_desc.block_type.nbytes + lse_desc.block_type.nbytes + 2 * edge_desc.block_type.nbytes
+                            ),
+                        )  # fmt: skip
+                        edge_line = mask_head * RANGES + ((entry >> 1) & 1)
+                        for part in gl.static_range(PARTS):
+                            to = (stage * PARTS + part) * 2
+                            row = first + part * 64
+                            load_tile(edge_desc, [edge_line, row], q_full.index(stage), edge_mem.index(to))
+                            load_tile(
+                                edge_desc, [edge_lines + edge_line, row], q_full.index(stage), edge_mem.index(to + 1)
+                            )
+                    else:
+                        mbarrier.expect(
+                            q_full.index(stage), PARTS * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
+                        )
+                else:
+                    mbarrier.expect(
+                        q_full.index(stage), PARTS * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
+                    )
                 for part in gl.static_range(PARTS):
                     to = stage * PARTS + part
                     row = first + part * 64
@@ -110,13 +143,12 @@ def produce_queries(
 
 @gluon.jit
 def _weighed(
-    product, lse_mem, visits, visit, stage, key, ranges, bits, mask, terms, numbers, seeds, item,
+    product, lse_mem, edge_mem, visits, visit, stage, key, bits, mask, terms, numbers, seeds, item,
     S: gl.constexpr, RANGES: gl.constexpr, PLAIN: gl.constexpr, SOFTCAP: gl.constexpr,
     ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr,
 ):  # fmt: skip
     """The weights [keys, queries] of a tile, the tanh of its scores, the dropout's factors, whether it is masked."""
     ACROSS: gl.constexpr = gl.SliceLayout(0, S)
-    starts, ends = ranges
     by_item, by_head = mask
     slopes, bias = terms
     q_len, k_len, q_start, scale, cap, heads, words, bias_item, bias_head, bias_query, bias_key = numbers
@@ -141,14 +173,12 @@ def _weighed(
         score, bend = score_of(product, query, key, score_numbers, own_bias, SOFTCAP, ALIBI, BIAS)
         weights = gl.exp2(score - lse)
     if (kind & 1) != 0:
-        mask_head = item * by_item + head * by_head
         if RANGES == 0:
+            mask_head = item * by_item + head * by_head
             keep = heard_bits(bits, mask_head * q_len * words, words, query, key, q_len, k_len)
         else:
-            place = (mask_head * RANGES + (kind >> 1)) * q_len + rows
-            inside = rows < q_len
-            start = gl.expand_dims(gl.load(starts + place, mask=inside, other=0), 0)
-            end = gl.expand_dims(gl.load(ends + place, mask=inside, other=0), 0)
+            start = gl.expand_dims(edge_mem.index(stage * 2).load(ACROSS), 0)
+            end = gl.expand_dims(edge_mem.index(stage * 2 + 1).load(ACROSS), 0)
             keep = (key >= start) & (key < end)
         weights = gl.where(keep, weights, 0.0)
     factor = weights
@@ -160,8 +190,8 @@ def _weighed(
 
 @gluon.jit
 def _consume(
-    dk_desc, dv_desc, ranges, bits, mask, terms, numbers, seeds, gradient_scale, memory, visits, buffers, barriers,
-    KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, RANGES: gl.constexpr,
+    dk_desc, dv_desc, bits, mask, terms, numbers, seeds, gradient_scale, memory, visits, buffers, barriers,
+    KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, TILES: gl.constexpr, RANGES: gl.constexpr,
     PLAIN: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr,
     DK: gl.constexpr, DV: gl.constexpr, AHEAD: gl.constexpr, ME: gl.constexpr,
 ):  # fmt: skip
@@ -171,11 +201,9 @@ def _consume(
     VL: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, VALUE_DIM, 16])
     FOR_K: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=KL, k_width=2)
     FOR_V: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=VL, k_width=2)
-    q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem = buffers
-    kv_full, kv_empty, q_full, q_empty, do_full, told, heard = barriers
+    q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem, edge_mem = buffers
+    kv_full, k_empty, v_empty, q_full, q_empty, do_full, told, heard = barriers
     zeros = gl.zeros([64, 64], gl.float32, S)
-    keys = k_mem.index(ME)
-    values = v_mem.index(ME)
     done = 0
     turn = 0
     mbarrier.wait(told.index(0), 0)
@@ -189,7 +217,10 @@ def _consume(
         key = gl.expand_dims(tile * 128 + ME * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, S)), 1)
         dk = gl.zeros([64, KEY_DIM], gl.float32, KL)
         dv = gl.zeros([64, VALUE_DIM], gl.float32, VL)
-        mbarrier.wait(kv_full, turn & 1)
+        held = turn % TILES
+        keys = k_mem.index(held * 2 + ME)
+        values = v_mem.index(held * 2 + ME)
+        mbarrier.wait(kv_full.index(held), (turn // TILES) & 1)
         score = zeros
         if AHEAD:
             mbarrier.wait(q_full.index(done % STAGES), (done // STAGES) & 1, pred=total > 0)
@@ -208,8 +239,8 @@ def _consume(
             elif not AHEAD:
                 score = warpgroup_mma_wait(0, deps=[score])
             weights, bend, factor, masked = _weighed(
-                score, lse_mem, visits, (done & 3) * VISIT, stage, key, ranges, bits, mask, terms, numbers, seeds, item,
-                S, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT,
+                score, lse_mem, edge_mem, visits, (done & 3) * VISIT, stage, key, bits, mask, terms, numbers, seeds,
+                item, S, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT,
             )  # fmt: skip
             if DROPOUT:
                 kept_weights = (weights * factor).to(dtype)
@@ -255,7 +286,8 @@ def _consume(
         if DK:
             store_tile(dk_desc, [item, key_head, first, 0], keys)
         wait_for_stores(0)
-        mbarrier.arrive(kv_empty, count=1)
+        mbarrier.arrive(k_empty.index(held), count=1)
+        mbarrier.arrive(v_empty.index(held), count=1)
         turn += 1
         mbarrier.wait(told.index(turn & 1), (turn >> 1) & 1)
         total = get(memory, (turn & 1) * FIELDS)
@@ -264,19 +296,17 @@ def _consume(
 @gluon.jit(
     do_not_specialize=[
         "q_len", "k_len", "q_start", "heads", "group_size", "n_tiles", "n_work", "group", "by_item", "by_head",
-        "list_length", "words", "scale", "cap", "gradient_scale", "bias_item", "bias_head", "bias_query", "bias_key",
-        "seed_low", "seed_high", "limit", "kept",
+        "list_length", "words", "edge_lines", "scale", "cap", "gradient_scale", "bias_item", "bias_head", "bias_query",
+        "bias_key", "seed_low", "seed_high", "limit", "kept",
     ],
-    do_not_specialize_on_alignment=[
-        "starts", "ends", "entries", "counts", "bits", "counter", "slopes", "bias",
-    ],
+    do_not_specialize_on_alignment=["entries", "counts", "bits", "counter", "slopes", "bias"],
 )  # fmt: skip
 def key_gradients(
-    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, dk_desc, dv_desc, starts, ends, entries, counts, bits,
-    counter, slopes, bias, q_len, k_len, q_start, heads, group_size, n_tiles, n_work, group, by_item, by_head,
-    list_length, words, scale, cap, gradient_scale, bias_item, bias_head, bias_query, bias_key, seed_low, seed_high,
+    q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, edge_desc, dk_desc, dv_desc, entries, counts, bits, counter,
+    slopes, bias, q_len, k_len, q_start, heads, group_size, n_tiles, n_work, group, by_item, by_head, list_length,
+    words, edge_lines, scale, cap, gradient_scale, bias_item, bias_head, bias_query, bias_key, seed_low, seed_high,
     limit, kept,
-    KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, RANGES: gl.constexpr,
+    KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, TILES: gl.constexpr, RANGES: gl.constexpr,
     PLAIN: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr,
     DK: gl.constexpr, DV: gl.constexpr, AHEAD: gl.constexpr,
 ):  # fmt: skip
@@ -286,21 +316,25 @@ def key_gradients(
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     q_mem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 64, KEY_DIM], TILE)
     do_mem = gl.allocate_shared_memory(q_desc.dtype, [STAGES, 64, VALUE_DIM], TILE)
-    k_mem = gl.allocate_shared_memory(k_desc.dtype, [2, 64, KEY_DIM], TILE)
-    v_mem = gl.allocate_shared_memory(k_desc.dtype, [2, 64, VALUE_DIM], TILE)
+    k_mem = gl.allocate_shared_memory(k_desc.dtype, [2 * TILES, 64, KEY_DIM], TILE)
+    v_mem = gl.allocate_shared_memory(k_desc.dtype, [2 * TILES, 64, VALUE_DIM], TILE)
     lse_mem = gl.allocate_shared_memory(gl.float32, [STAGES, 64], LINE)
     delta_mem = gl.allocate_shared_memory(gl.float32, [STAGES, 64], LINE)
+    edge_mem = gl.allocate_shared_memory(gl.int32, [2 * STAGES, 64], LINE)
     memory = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], NUMBERS)
     visits = gl.allocate_shared_memory(gl.int32, [4 * VISIT, 1], NUMBERS)
-    kv_full = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
-    kv_empty = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
+    kv_full = gl.allocate_shared_memory(gl.int64, [TILES, 1], BARRIER)
+    k_empty = gl.allocate_shared_memory(gl.int64, [TILES, 1], BARRIER)
+    v_empty = gl.allocate_shared_memory(gl.int64, [TILES, 1], BARRIER)
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     do_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     told = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     heard = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
-    mbarrier.init(kv_full, count=1)
-    mbarrier.init(kv_empty, count=2)
+    for i in gl.static_range(TILES):
+        mbarrier.init(kv_full.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=2)
+        mbarrier.init(v_empty.index(i), count=2)
     for i in gl.static_range(STAGES):
         mbarrier.init(q_full.index(i), count=2)
         mbarrier.init(q_empty.index(i), count=2)
@@ -308,27 +342,29 @@ def key_gradients(
     for i in gl.static_range(2):
         mbarrier.init(told.index(i), count=1)
         mbarrier.init(heard.index(i), count=2)
-    descriptors = (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc)
-    sizes = (n_tiles, n_work, group, heads // group_size, group_size)
+    descriptors = (q_desc, do_desc, k_desc, v_desc, lse_desc, delta_desc, edge_desc)
+    sizes = (n_tiles, n_work, group, heads // group_size, group_size, edge_lines)
     mask = (by_item, by_head)
     lists = (entries, counts, list_length)
-    buffers = (q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem)
-    barriers = (kv_full, kv_empty, q_full, q_empty, do_full, told, heard)
-    ranges = (starts, ends)
+    buffers = (q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem, edge_mem)
+    barriers = (kv_full, k_empty, v_empty, q_full, q_empty, do_full, told, heard)
     terms = (slopes, bias)
     numbers = (q_len, k_len, q_start, scale, cap, heads, words, bias_item, bias_head, bias_query, bias_key)
     seeds = (seed_low, seed_high, limit, kept)
     # Functions and their arguments must be written out inside the call.
     gl.warp_specialize([
-        (produce_queries, (descriptors, sizes, mask, lists, counter, memory, visits, buffers, barriers, 1, STAGES)),
-        (_consume, (
-            dk_desc, dv_desc, ranges, bits, mask, terms, numbers, seeds, gradient_scale, memory, visits,
-            buffers, barriers, KEY_DIM, VALUE_DIM, STAGES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT, DK,
-            DV, AHEAD, 0,
+        (produce_queries, (
+            descriptors, sizes, mask, lists, counter, memory, visits, buffers, barriers, 1, STAGES, TILES, TILES,
+            RANGES,
         )),
         (_consume, (
-            dk_desc, dv_desc, ranges, bits, mask, terms, numbers, seeds, gradient_scale, memory, visits,
-            buffers, barriers, KEY_DIM, VALUE_DIM, STAGES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT, DK,
-            DV, AHEAD, 1,
+            dk_desc, dv_desc, bits, mask, terms, numbers, seeds, gradient_scale, memory, visits, buffers,
+            barriers, KEY_DIM, VALUE_DIM, STAGES, TILES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT, DK, DV,
+            AHEAD, 0,
+        )),
+        (_consume, (
+            dk_desc, dv_desc, bits, mask, terms, numbers, seeds, gradient_scale, memory, visits, buffers,
+            barriers, KEY_DIM, VALUE_DIM, STAGES, TILES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT, DK, DV,
+            AHEAD, 1,
         )),
     ], [4, 4], [240, 240])  # fmt: skip

@@ -18,10 +18,9 @@ from rearview.attention.engines.hopper.kernels.tile import (
     FIELDS,
     LOG2_E,
     block_at,
-    get,
-    get_visits,
     heard_bits,
     kept_factor,
+    next_block,
     put,
     put_block,
     score_of,
@@ -32,7 +31,7 @@ from rearview.attention.engines.hopper.kernels.tile import (
 @gluon.jit
 def _produce(
     descriptors, sizes, mask, lists, counter, group_size, memory, buffers, barriers,
-    WIDTH: gl.constexpr, STAGES: gl.constexpr, RANGES: gl.constexpr,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, QUERIES: gl.constexpr, RANGES: gl.constexpr,
 ):  # fmt: skip
     q_desc, do_desc, k_desc, v_desc = descriptors
     q_mem, do_mem, k_mem, v_mem = buffers
@@ -55,13 +54,14 @@ def _produce(
         q_head = head % heads
         k_head = q_head // group_size
         for each in gl.static_range(2):
-            mbarrier.wait(q_empty.index(each), (turn & 1) ^ 1)
-            mbarrier.expect(q_full.index(each), q_desc.block_type.nbytes + do_desc.block_type.nbytes)
+            to = turn % QUERIES * 2 + each
+            mbarrier.wait(q_empty.index(to), ((turn // QUERIES) & 1) ^ 1)
+            mbarrier.expect(q_full.index(to), q_desc.block_type.nbytes + do_desc.block_type.nbytes)
             at = [item, q_head, (block * 2 + each) * 64, 0]
-            load_tile(q_desc, at, q_full.index(each), q_mem.index(each))
-            load_tile(do_desc, at, q_full.index(each), do_mem.index(each))
+            load_tile(q_desc, at, q_full.index(to), q_mem.index(to))
+            load_tile(do_desc, at, q_full.index(to), do_mem.index(to))
         for step in range(count):
-            here, masked, in_first = tile_at(step, visits, entries, RANGES)
+            here, from_below, from_above, in_first = tile_at(step, visits, entries, RANGES)
             stage = done % STAGES
             phase = (done // STAGES) & 1
             at_key = [item, k_head, here * WIDTH, 0]
@@ -121,16 +121,17 @@ def _weighed(
 
 @gluon.jit
 def _consume(
-    dq_desc, lse, delta, ranges, entries, bits, terms, numbers, seeds, gradient_scale, memory, buffers, barriers,
-    WIDTH: gl.constexpr, KEY_DIM: gl.constexpr, STAGES: gl.constexpr, RANGES: gl.constexpr, PLAIN: gl.constexpr,
-    SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr, ME: gl.constexpr,
+    dq_desc, lse, delta, ranges, entries, bits, terms, numbers, seeds, gradient_scale, memory, buffers, dq_mem,
+    barriers,
+    WIDTH: gl.constexpr, KEY_DIM: gl.constexpr, STAGES: gl.constexpr, QUERIES: gl.constexpr, RANGES: gl.constexpr,
+    PLAIN: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr,
+    ME: gl.constexpr,
 ):  # fmt: skip
     dtype: gl.constexpr = dq_desc.dtype
     S: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16])
     QL: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, KEY_DIM, 16])
     FOR_Q: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=QL, k_width=2)
     ROW: gl.constexpr = gl.SliceLayout(1, S)
-    starts, ends = ranges
     slopes, bias = terms
     q_mem, do_mem, k_mem, v_mem = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, told, heard = barriers
@@ -139,33 +140,17 @@ def _consume(
     done = 0
     turn = 0
     zeros = gl.zeros([64, WIDTH], gl.float32, S)
-    query = q_mem.index(ME)
-    d_out = do_mem.index(ME)
-    mbarrier.wait(told.index(0), 0)
-    count = get(memory, 0)
+    count, block, head, mask_head, visits, start, end, start_b, end_b = next_block(
+        memory, told, heard, turn, ranges, q_len, 64, 2, RANGES, ME, ROW
+    )
     while count > 0:
-        slot = (turn & 1) * FIELDS
-        block = get(memory, slot + 1)
-        head = get(memory, slot + 2)
-        mask_head = get(memory, slot + 3)
-        visits = get_visits(memory, slot, RANGES)
-        mbarrier.arrive(heard.index(turn & 1), count=1)
+        own = turn % QUERIES * 2 + ME
+        query = q_mem.index(own)
+        d_out = do_mem.index(own)
         first = (block * 2 + ME) * 64
         rows = first + gl.arange(0, 64, layout=ROW)
-        inside = rows < q_len
         log_sum = gl.load(lse + head * padded + rows)
         row_delta = gl.load(delta + head * padded + rows)
-        start = rows
-        end = rows
-        start_b = rows
-        end_b = rows
-        if RANGES > 0:
-            place = mask_head * (RANGES * q_len) + rows
-            start = gl.load(starts + place, mask=inside, other=0)
-            end = gl.load(ends + place, mask=inside, other=0)
-            if RANGES == 2:
-                start_b = gl.load(starts + q_len + place, mask=inside, other=0)
-                end_b = gl.load(ends + q_len + place, mask=inside, other=0)
         edges = (start, end, start_b, end_b)
         slope = scale
         if ALIBI:
@@ -175,12 +160,13 @@ def _consume(
             own_bias = bias + (head // heads).to(gl.int64) * bias_item + (head % heads).to(gl.int64) * bias_head
         score_numbers = (q_len, k_len, q_start, scale, cap, slope, bias_query, bias_key)
         keeping = (words, mask_head * q_len * words, head * q_len, seed_low, seed_high, limit, kept)
-        mbarrier.wait(q_full.index(ME), turn & 1)
+        mbarrier.wait(q_full.index(own), (turn // QUERIES) & 1)
         dq = gl.zeros([64, KEY_DIM], gl.float32, QL)
         for step in range(count):
             stage = done % STAGES
             phase = (done // STAGES) & 1
-            here, masked, in_first = tile_at(step, visits, entries, RANGES)
+            here, from_below, from_above, in_first = tile_at(step, visits, entries, RANGES)
+            masked = from_below | from_above
             mbarrier.wait(k_full.index(stage), phase)
             score = warpgroup_mma(query, k_mem.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
             mbarrier.wait(v_full.index(stage), phase)
@@ -207,15 +193,16 @@ def _consume(
             done += 1
             dq = warpgroup_mma_wait(0, deps=[dq])
             mbarrier.arrive(k_empty.index(stage), count=1)
-        # The gradients take the place of the queries in shared memory.
-        query.store((dq * gradient_scale).to(dtype))
-        fence_async_shared()
-        store_tile(dq_desc, [head // heads, head % heads, first, 0], query)
+        mbarrier.arrive(q_empty.index(own), count=1)
         wait_for_stores(0)
-        mbarrier.arrive(q_empty.index(ME), count=1)
+        dq_mem.index(ME).store((dq * gradient_scale).to(dtype))
+        fence_async_shared()
+        store_tile(dq_desc, [head // heads, head % heads, first, 0], dq_mem.index(ME))
         turn += 1
-        mbarrier.wait(told.index(turn & 1), (turn >> 1) & 1)
-        count = get(memory, (turn & 1) * FIELDS)
+        count, block, head, mask_head, visits, start, end, start_b, end_b = next_block(
+            memory, told, heard, turn, ranges, q_len, 64, 2, RANGES, ME, ROW
+        )
+    wait_for_stores(0)
 
 
 @gluon.jit(
@@ -233,27 +220,30 @@ def query_gradients(
     slopes, bias, q_len, padded, k_len, q_start, heads, group_size, n_blocks, n_work, group, n_granules, by_item,
     by_head, list_length, words, scale, cap, gradient_scale, bias_item, bias_head, bias_query, bias_key, seed_low,
     seed_high, limit, kept,
-    WIDTH: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, RANGES: gl.constexpr,
-    PLAIN: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr, DROPOUT: gl.constexpr,
+    WIDTH: gl.constexpr, KEY_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr, QUERIES: gl.constexpr,
+    RANGES: gl.constexpr, PLAIN: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
+    DROPOUT: gl.constexpr,
 ):  # fmt: skip
     TILE: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
-    q_mem = gl.allocate_shared_memory(q_desc.dtype, [2, 64, KEY_DIM], TILE)
-    do_mem = gl.allocate_shared_memory(q_desc.dtype, [2, 64, VALUE_DIM], TILE)
+    q_mem = gl.allocate_shared_memory(q_desc.dtype, [2 * QUERIES, 64, KEY_DIM], TILE)
+    do_mem = gl.allocate_shared_memory(q_desc.dtype, [2 * QUERIES, 64, VALUE_DIM], TILE)
+    dq_mem = gl.allocate_shared_memory(q_desc.dtype, [2, 64, KEY_DIM], TILE)
     k_mem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, WIDTH, KEY_DIM], TILE)
     v_mem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, WIDTH, VALUE_DIM], TILE)
     memory = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
-    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+    q_full = gl.allocate_shared_memory(gl.int64, [2 * QUERIES, 1], BARRIER)
+    q_empty = gl.allocate_shared_memory(gl.int64, [2 * QUERIES, 1], BARRIER)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIER)
     told = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
     heard = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
-    for i in gl.static_range(2):
+    for i in gl.static_range(2 * QUERIES):
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=1)
+    for i in gl.static_range(2):
         mbarrier.init(told.index(i), count=1)
         mbarrier.init(heard.index(i), count=2)
     for i in gl.static_range(STAGES):
@@ -275,14 +265,16 @@ def query_gradients(
     gl.warp_specialize([
         (_produce, (
             descriptors, sizes, mask, lists, counter, group_size, memory, buffers, barriers, WIDTH, STAGES,
-            RANGES,
+            QUERIES, RANGES,
         )),
         (_consume, (
             dq_desc, lse, delta, ranges, entries, bits, terms, numbers, seeds, gradient_scale, memory,
-            buffers, barriers, WIDTH, KEY_DIM, STAGES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT, 0,
+            buffers, dq_mem, barriers, WIDTH, KEY_DIM, STAGES, QUERIES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS,
+            DROPOUT, 0,
         )),
         (_consume, (
             dq_desc, lse, delta, ranges, entries, bits, terms, numbers, seeds, gradient_scale, memory,
-            buffers, barriers, WIDTH, KEY_DIM, STAGES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS, DROPOUT, 1,
+            buffers, dq_mem, barriers, WIDTH, KEY_DIM, STAGES, QUERIES, RANGES, PLAIN, SOFTCAP, ALIBI, BIAS,
+            DROPOUT, 1,
         )),
     ], [4, 4], [240, 240])  # fmt: skip

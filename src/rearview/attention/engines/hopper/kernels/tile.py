@@ -7,6 +7,7 @@ weight is 2^(score - lse). RANGES is the number of ranges per row, 1 or 2, which
 
 from triton.experimental import gluon  # pyright: ignore[reportMissingImports]
 from triton.experimental.gluon import language as gl  # pyright: ignore[reportMissingImports]
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier  # pyright: ignore[reportMissingImports]
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -31,7 +32,11 @@ def get(memory, index):
 
 @gluon.jit
 def visits_of_range(granules, first, count, WIDTH: gl.constexpr, HEIGHT: gl.constexpr, RANGES: gl.constexpr):
-    """The tiles of keys that a block visits for one range: its first and last, and the first and last heard in full."""
+    """The tiles of keys that a block visits for one range: the first, and the one after the last.
+
+    Between them: the first that begins after the last start, and the first that ends after the first end. Tiles from
+    the former on need no look at the starts, and tiles before the latter none at the ends.
+    """
     low = first * 0 + BEYOND
     high = first * 0
     inner_low = high
@@ -45,8 +50,8 @@ def visits_of_range(granules, first, count, WIDTH: gl.constexpr, HEIGHT: gl.cons
         high = gl.maximum(high, gl.load(place + 3, mask=there, other=0))
     tile = gl.where(high > 0, low // WIDTH, 0)
     end = (high + WIDTH - 1) // WIDTH
-    full = gl.maximum(gl.minimum((inner_low + WIDTH - 1) // WIDTH, end), tile)
-    full_end = gl.maximum(gl.minimum(gl.maximum(inner_high, 0) // WIDTH, end), full)
+    full = (inner_low + WIDTH - 1) // WIDTH
+    full_end = gl.maximum(inner_high, 0) // WIDTH
     return tile, full, full_end, end
 
 
@@ -85,6 +90,7 @@ def block_at(work, sizes, mask, lists, HEIGHT: gl.constexpr, WIDTH: gl.constexpr
         # A block that hears nothing visits one tile, in which everything is masked.
         first_count = gl.where(count == 0, 1, first_count)
         full = gl.where(count == 0, 1, full)
+        full_end = gl.where(count == 0, 0, full_end)
         count = gl.maximum(count, 1)
     return block, head, mask_head, count, tile, full, full_end, first_count, tile_b, full_b, full_end_b
 
@@ -129,22 +135,58 @@ def get_visits(memory, slot, RANGES: gl.constexpr):
 
 
 @gluon.jit
+def next_block(
+    memory, told, heard, turn, ranges, q_len,
+    HEIGHT: gl.constexpr, CONSUMERS: gl.constexpr, RANGES: gl.constexpr, ME: gl.constexpr, ROW: gl.constexpr,
+):  # fmt: skip
+    """The block that the producer tells of: how many tiles it visits, 0 at the end, and the ranges of its rows."""
+    starts, ends = ranges
+    mbarrier.wait(told.index(turn & 1), (turn >> 1) & 1)
+    slot = (turn & 1) * FIELDS
+    count = get(memory, slot)
+    block = get(memory, slot + 1)
+    head = get(memory, slot + 2)
+    mask_head = get(memory, slot + 3)
+    visits = get_visits(memory, slot, RANGES)
+    mbarrier.arrive(heard.index(turn & 1), count=1)
+    rows = (block * CONSUMERS + ME) * HEIGHT + gl.arange(0, HEIGHT, layout=ROW)
+    start = rows
+    end = rows
+    start_b = rows
+    end_b = rows
+    if RANGES > 0:
+        place = mask_head * (RANGES * q_len) + rows
+        # At the end the numbers are those of an earlier block, or none.
+        inside = (rows < q_len) & (count > 0)
+        start = gl.load(starts + place, mask=inside, other=0)
+        end = gl.load(ends + place, mask=inside, other=0)
+        if RANGES == 2:
+            start_b = gl.load(starts + q_len + place, mask=inside, other=0)
+            end_b = gl.load(ends + q_len + place, mask=inside, other=0)
+    return count, block, head, mask_head, visits, start, end, start_b, end_b
+
+
+@gluon.jit
 def tile_at(step, visits, entries, RANGES: gl.constexpr):
-    """The tile of keys of a step, whether it needs the mask, and whether it is visited for the first range."""
+    """The tile of keys of a step, whether some query starts after its first key, or ends before its last (from bits:
+    whether it needs them), and whether it is visited for the first range."""
     tile, full, full_end, first_count, tile_b, full_b, full_end_b = visits
     in_first = step >= 0
     if RANGES == 0:
         entry = gl.load(entries + tile + step)
         here = entry >> 1
-        masked = (entry & 1) != 0
+        from_below = (entry & 1) != 0
+        from_above = from_below
     elif RANGES == 1:
         here = tile + step
-        masked = (here < full) | (here >= full_end)
+        from_below = here < full
+        from_above = here >= full_end
     else:
         in_first = step < first_count
         here = gl.where(in_first, tile + step, tile_b + step - first_count)
-        masked = (here < gl.where(in_first, full, full_b)) | (here >= gl.where(in_first, full_end, full_end_b))
-    return here, masked, in_first
+        from_below = here < gl.where(in_first, full, full_b)
+        from_above = here >= gl.where(in_first, full_end, full_end_b)
+    return here, from_below, from_above, in_first
 
 
 @gluon.jit

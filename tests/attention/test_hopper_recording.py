@@ -1,0 +1,111 @@
+"""Launches that are repeated: with the addresses of the new tensors, and only where the old ones say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rearview.attention.engines.hopper import launcher, recording
+from rearview.attention.engines.hopper.launcher import Compiled, Repeated, TensorMap, Tiled
+from rearview.attention.engines.hopper.recording import Recording
+
+
+class Launched:
+    """Stands for a launcher below Triton's Python: what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(self, programs: tuple[int, ...], stream: int, arguments: Sequence[Any]) -> None:
+        self.calls.append((programs, stream, tuple(arguments)))
+
+    def map_of(self, place: int, described: TensorMap) -> list[object]:
+        return [(place, described.base.data_ptr()), *described.shape, *described.strides]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    found = Launched()
+    monkeypatch.setattr(launcher, "direct_launch", lambda kernel: found)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+
+    def launch(kernel: object, programs: tuple[int, ...], arguments: Sequence[Any], constants: dict) -> Repeated | None:
+        return None if kernel == "first" else Repeated(Compiled(kernel, tuple(constants.values())), programs, arguments)
+
+    monkeypatch.setattr(recording, "launch", launch)
+    return found
+
+
+def test_a_repeated_pass_has_the_addresses_of_its_tensors(launched: Launched):
+    query, table = torch.zeros(2, 3, 8, 8), torch.zeros(4)
+    recorded = Recording([query], [table])
+    out = recorded.made(torch.empty(2, 3, 8, 8).transpose(1, 2))
+    recorded.launch("kernel", (5,), (Tiled(query, (1, 1, 8, 8)), out, table, 11, 0.5), {"WIDTH": 64})
+    repeat = recorded.repetition()
+    assert repeat is not None
+    other = torch.ones_like(query)
+    (made,) = repeat([other]) or []
+    assert (made.shape, made.stride()) == (out.shape, out.stride())
+    assert launched.calls == [
+        ((5,), 7, ((0, other.data_ptr()), 2, 3, 8, 8, 192, 64, 8, 1, made.data_ptr(), table.data_ptr(), 11, 0.5, 64))
+    ]
+    # The map of an address is made once.
+    assert repeat([other]) is not None
+    assert launched.calls[1][2][0] is launched.calls[0][2][0]
+
+
+def test_a_repetition_keeps_no_tensor_of_a_call(launched: Launched):
+    import weakref
+
+    query = torch.zeros(16)
+    recorded = Recording([query], [])
+    out = recorded.made(torch.empty(16))
+    recorded.launch("kernel", (1,), (query, out), {})
+    repeat, gone = recorded.repetition(), [weakref.ref(query), weakref.ref(out)]
+    del query, out, recorded
+    assert repeat is not None
+    assert [each() for each in gone] == [None, None]
+
+
+def test_a_tensor_in_two_roles_is_the_first_of_them(launched: Launched):
+    lse, d_out = torch.zeros(16), torch.zeros(16)
+    recorded = Recording([lse, d_out], [])
+    # Without a gradient of the log-sum-exp, the log-sum-exp stands in for it.
+    recorded.launch("kernel", (1,), (d_out, lse, lse), {})
+    repeat = recorded.repetition()
+    assert repeat is not None
+    others = [torch.zeros(16), torch.zeros(16)]
+    repeat(others)
+    assert launched.calls[0][2] == (others[1].data_ptr(), others[0].data_ptr(), others[0].data_ptr())
+
+
+def test_what_cannot_be_repeated(launched: Launched):
+    query, unknown = torch.zeros(16), torch.zeros(16)
+    recorded = Recording([query], [])
+    recorded.launch("kernel", (1,), (query, unknown), {})
+    assert recorded.repetition() is None
+
+    recorded = Recording([query], [])
+    recorded.launch("first", (1,), (query,), {})
+    assert recorded.repetition() is None
+
+    recorded = Recording([query[1:]], [])
+    recorded.launch("kernel", (1,), (query[1:],), {})
+    assert recorded.repetition() is None
+
+
+def test_tensors_that_a_kernel_was_not_compiled_for(launched: Launched, monkeypatch: pytest.MonkeyPatch):
+    query: Tensor = torch.zeros(16)
+    recorded = Recording([query], [])
+    recorded.launch("kernel", (1,), (query,), {})
+    repeat = recorded.repetition()
+    assert repeat is not None
+    assert repeat([torch.zeros(17)[1:]]) is None
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 1)
+    assert repeat([query]) is None
+    assert not launched.calls
