@@ -63,18 +63,23 @@ class InTurn:
     def __init__(self, at_once: int) -> None:
         self.at_once = at_once
         self._asked: list[tuple[str, dict[str, Any]]] = []
+        self._groups: list[int] = []
         self._started: list[_Child] = []
 
-    def add(self, function: str, arguments: dict[str, Any]) -> None:
-        """Processes come in groups of `at_once`, in the order in which they were added."""
+    def add(self, function: str, arguments: dict[str, Any], *, alone: bool = False) -> None:
+        """Processes come in groups of `at_once`, in the order in which they were added; `alone` is a group of one."""
+        if alone or not self._groups or self._groups[-1] in (0, self.at_once):
+            self._groups.append(0)
+        # 0 stands for one that is alone.
+        self._groups[-1] += 0 if alone else 1
         self._asked.append((function, arguments))
 
     def result(self, function: str, arguments: dict[str, Any], progress: Progress) -> Any:
         """The result of a process, once all of its group are ready. The others of the group wait for their turn."""
         place = self._asked.index((function, arguments))
         while len(self._started) <= place:
-            group = self._asked[len(self._started) : len(self._started) + self.at_once]
-            self._started += [_Child(*each) for each in group]
+            first = len(self._started)
+            self._started += [_Child(*each) for each in self._asked[first : first + max(1, self._groups.pop(0))]]
         try:
             start = time.monotonic()
             while waiting := sum(not child.is_ready() for child in self._started):

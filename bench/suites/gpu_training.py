@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.suites.gpu_timing import kernel_us
 from bench.suites.plain_gpt import PlainGPT
 from rearview.models import GPT, GPTConfig
 from rearview.text import ByteTokenizer
@@ -62,10 +63,24 @@ def stepped(*, which: str, batch: int = BATCH, compile: bool = True, ready: Call
         torch.cuda.synchronize()
         samples.append(1000 * (time.perf_counter() - start) / STEPS)
     ms = statistics.median(samples)
-    tokens = batch * CONTEXT
-    memory = torch.cuda.max_memory_allocated()
-    return {"which": which, "ms": ms, "tokens_per_s": 1000 * tokens / ms, "losses": [float(x) for x in losses],
-            "memory": memory}  # fmt: skip
+    tokens_per_s, memory = 1000 * batch * CONTEXT / ms, torch.cuda.max_memory_allocated()
+    return {"which": which, "ms": ms, "tokens_per_s": tokens_per_s, "losses": [float(x) for x in losses],
+            "memory": memory, "share": 6 * weights_in_products() * tokens_per_s / matrix_rate()}  # fmt: skip
+
+
+def weights_in_products() -> int:
+    """The weights that every token is multiplied with, once forward and twice backward; without attention itself.
+
+    >>> weights_in_products() // 10**6
+    123
+    """
+    return 12 * LAYERS * WIDTH**2 + VOCABULARY * WIDTH
+
+
+def matrix_rate(size: int = 8192) -> float:
+    """Operations per second of one large product of matrices in bfloat16, on this GPU as it is now."""
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2e6 * size**3 / kernel_us({"product": lambda: a @ b})["product"]
 
 
 def _step(trainer: Trainer, number: int) -> Tensor:

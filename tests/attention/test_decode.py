@@ -239,7 +239,8 @@ def test_a_table_of_ranges_by_position_serves_longer_caches():
         ("decode", "forward", (9, 0), "decode"),
         ("plain", "forward", (9, 0), "sdpa"),
         ("long", "forward", (9, 0), "hopper"),
-        ("long", "backward", (9, 0), "sdpa"),
+        ("long", "backward", (9, 0), "hopper"),
+        ("long narrow", "backward", (9, 0), "sdpa"),
         ("composed", "backward", (9, 0), "hopper"),
         ("decode", "forward", (8, 9), "decode"),
         ("plain", "forward", (10, 0), "sdpa"),
@@ -264,7 +265,7 @@ KINDS: list[tuple[str, tuple[int, int], Mask, bool]] = [
     ("decode", (16, 4096), causal(), False),
     ("plain", (64, 64), causal(), False),
     ("plain", (512, 512), causal(), False),
-    ("long", (4096, 4096), causal(), False),
+    ("plain", (9000, 9000), causal(), False),
     ("composed", (512, 512), causal() & window(9), False),
     ("composed", (5, 512), causal(), True),
 ]
@@ -275,6 +276,22 @@ def test_the_kind_of_a_call(kind: str, sizes: tuple[int, int], mask: Mask, train
     query, key, value = inputs(*sizes)
     call = Call.of(query.requires_grad_(trains), key, value, mask=mask)
     assert gpu_choice._kind(call) == kind
+
+
+@pytest.mark.parametrize(
+    ("length", "dims", "kind"),
+    [
+        (2047, (128, 128), "plain"),
+        (2048, (128, 128), "long"),
+        (8191, (64, 64), "plain"),
+        (8192, (64, 64), "long narrow"),
+        (8192, (80, 80), "plain"),
+        (8192, (128, 64), "plain"),
+    ],
+)
+def test_from_where_on_our_kernel_was_faster(length: int, dims: tuple[int, int], kind: str):
+    query, value = (torch.empty(1, 1, length, dim) for dim in dims)
+    assert gpu_choice._kind(Call.of(query, query, value)) == kind
 
 
 @pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run by themselves")

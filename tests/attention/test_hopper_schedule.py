@@ -15,7 +15,6 @@ from torch import Tensor
 
 from rearview import Mask, causal, documents, prefix, window
 from rearview.attention.call import Call
-from rearview.attention.engines.hopper.packing import packing_of
 from rearview.attention.engines.hopper.schedule import (
     Schedule,
     pack,
@@ -177,7 +176,7 @@ PACKINGS = {
 def test_packed_documents_become_ranges_on_the_device(kind: str, items: int, length: int, seed: int):
     ids = packed(length, items, seed)
     mask, frame = PACKINGS[kind](ids if items > 1 else ids[0]), Frame.of(length)
-    packing = packing_of(mask, frame)
+    packing = mask.packing_in(frame)
     assert packing is not None
     found = schedule_of_packing(packing, frame, DEVICE)
     wanted = schedule_of_ranges(mask.spans_in(frame, torch.device("cpu")), frame, DEVICE)
@@ -200,14 +199,14 @@ NOT_PACKED: dict[str, Mask] = {
 
 @pytest.mark.parametrize("mask", NOT_PACKED)
 def test_other_masks_are_no_packing(mask: str):
-    assert packing_of(NOT_PACKED[mask], Frame.of(4)) is None
+    assert NOT_PACKED[mask].packing_in(Frame.of(4)) is None
 
 
 def test_a_packing_is_for_all_positions():
     mask = causal() & documents([0, 0, 1, 1])
-    assert packing_of(mask, Frame.of(4)) is not None
-    assert packing_of(mask, Frame.of(2, 4)) is None
-    assert packing_of(mask, Frame.of(4, 4, 1)) is None
+    assert mask.packing_in(Frame.of(4)) is not None
+    assert mask.packing_in(Frame.of(2, 4)) is None
+    assert mask.packing_in(Frame.of(4, 4, 1)) is None
 
 
 @pytest.mark.skipif(HAS_GPU or IN_INTERPRETER, reason="here the kernels run by themselves")

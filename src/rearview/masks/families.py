@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rearview.masks.constructors import expression
 from rearview.masks.data import as_lengths, printed
+from rearview.masks.document_window import DocumentWindow
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.mask import Mask, family
 from rearview.masks.spans import Spans
@@ -51,6 +52,9 @@ class Causal(Mask):
     def _one_range(self, position: int, k_len: int) -> tuple[int, int] | None:
         return 0, position + 1
 
+    def _document_window(self) -> DocumentWindow:
+        return DocumentWindow(ahead=0)
+
     def _simplify(self, frame: Frame) -> Mask:
         return Full() if frame.q_start >= frame.k_len - 1 else self
 
@@ -76,6 +80,9 @@ class Window(Mask):
 
     def _one_range(self, position: int, k_len: int) -> tuple[int, int] | None:
         return position - self.back + 1, position + self.ahead + 1
+
+    def _document_window(self) -> DocumentWindow:
+        return DocumentWindow(self.back, self.ahead)
 
     def _simplify(self, frame: Frame) -> Mask:
         if frame.q_end > self.back:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument, NoRangeForm, RearviewError
 from rearview.masks.data import as_device
+from rearview.masks.document_window import DocumentWindow
 from rearview.masks.frame import Frame, whole_number
 from rearview.masks.spans import Spans
 
@@ -147,6 +148,10 @@ class Mask:
 
         The range may extend beyond the keys on either side.
         """
+        return None
+
+    def _document_window(self) -> DocumentWindow | None:
+        """The mask as a window within the documents of its data; None for any other mask."""
         return None
 
     def _check(self, frame: Frame) -> None:
@@ -294,6 +299,22 @@ class Mask:
         if len(remembered) > REMEMBERED_FRAMES:
             for old in list(remembered)[:-REMEMBERED_FRAMES]:
                 remembered.pop(old, None)
+        return found
+
+    def packing_in(self, frame: Frame) -> DocumentWindow | None:
+        """Packed documents in a frame of all positions, as what makes their ranges; None for any other mask or frame.
+
+        A new packing at every step of a training would make the ranges themselves costly.
+
+        >>> from rearview import causal, documents
+        >>> (causal() & documents([0, 0, 1])).packing_in(Frame.of(3)).documents
+        2
+        """
+        if frame.q_start != 0 or frame.q_len != frame.k_len:
+            return None
+        found = self._derive("document window", self._document_window)
+        if found is None or found.ids is None or not found.hears_itself or found.ids.shape[-1] != frame.k_len:
+            return None
         return found
 
     def one_range(self, frame: Frame) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
+from rearview.masks.document_window import DocumentWindow
 from rearview.masks.families import Full
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask, family
@@ -146,6 +147,13 @@ class And(Operation):
                 return None
             start, end = max(start, heard[0]), min(end, heard[1])
         return start, end
+
+    def _document_window(self) -> DocumentWindow | None:
+        joined: DocumentWindow | None = DocumentWindow()
+        for part in self.parts:
+            own = part._document_window()
+            joined = None if own is None or joined is None else joined & own
+        return joined
 
     def _simplify(self, frame: Frame) -> Mask:
         kept = [part for part in self._simplified_parts(frame) if not part.is_full]

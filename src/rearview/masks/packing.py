@@ -16,6 +16,7 @@ from rearview.errors import BadArgument
 from rearview.masks.constructors import expression
 from rearview.masks.data import as_data, as_lengths, described, is_readable, printed
 from rearview.masks.document_runs import DocumentRuns, documents_in_order, positions_in_documents
+from rearview.masks.document_window import EVERY, DocumentWindow
 from rearview.masks.families import FirstKeys
 from rearview.masks.frame import Frame
 from rearview.masks.mask import Mask, family
@@ -70,6 +71,15 @@ class Documents(Paths):
         query, key = query.clamp(0, last), key.clamp(0, last)
         same = ids[query] == ids[key] if ids.ndim == 1 else ids[batch, query] == ids[batch, key]
         return same & known
+
+    def _document_window(self) -> DocumentWindow | None:
+        # Reading ids from a GPU would wait for it.
+        if self.ids.device.type != "cpu" or not is_readable(self.ids) or not self.is_in_order:
+            return None
+        low, high = torch.aminmax(self.ids)
+        # Kernels read them as int32.
+        fits = int(low) >= -EVERY and int(high) <= EVERY
+        return DocumentWindow(ids=self.ids, documents=self.count_in_order) if fits else None
 
     def _spans(self, frame: Frame, device: torch.device) -> Spans:
         rows, known = self._rows(frame)

@@ -9,6 +9,7 @@ Engines that refuse a call, or are not there, are passed over.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
@@ -18,21 +19,24 @@ from rearview.attention.call import Call
 # Up to this number of query rows per key head (queries x the heads that share a key head) the keys are the work.
 FEW_ROWS = 256
 
-# From this number of queries on, `hopper` was faster than cuDNN for causal attention without gradients.
-LONG = 4096
+# By head dim: from this number of queries on, `hopper` was faster than cuDNN for causal attention; for the narrow heads
+# without gradients only.
+LONG = {64: 8192, 128: 2048}
 
 HOPPER = 9
 
 # (kind of call, direction) -> engines, the fastest first. Any capability that has no table of its own has that of 0.
 #   decode: few queries, no gradients     composed: a mask that PyTorch's kernels have no argument for
-#   plain: no mask, or causal from position 0     long: the same from `LONG` queries on
+#   plain: no mask, or causal from position 0     long, long narrow: the same from `LONG` queries on, dims 128 and 64
 FASTEST: dict[int, dict[tuple[str, str], tuple[str, ...]]] = {
     HOPPER: {
         ("decode", "forward"): ("decode", "sdpa", "hopper", "flex"),
         ("plain", "forward"): ("sdpa", "hopper", "flex"),
         ("plain", "backward"): ("sdpa", "hopper", "flex"),
         ("long", "forward"): ("hopper", "sdpa", "flex"),
-        ("long", "backward"): ("sdpa", "hopper", "flex"),
+        ("long", "backward"): ("hopper", "sdpa", "flex"),
+        ("long narrow", "forward"): ("hopper", "sdpa", "flex"),
+        ("long narrow", "backward"): ("sdpa", "hopper", "flex"),
         ("composed", "forward"): ("hopper", "flex", "decode"),
         ("composed", "backward"): ("hopper", "flex"),
     },
@@ -42,6 +46,8 @@ FASTEST: dict[int, dict[tuple[str, str], tuple[str, ...]]] = {
         ("plain", "backward"): ("sdpa", "flex"),
         ("long", "forward"): ("sdpa", "flex"),
         ("long", "backward"): ("sdpa", "flex"),
+        ("long narrow", "forward"): ("sdpa", "flex"),
+        ("long narrow", "backward"): ("sdpa", "flex"),
         ("composed", "forward"): ("flex", "decode"),
         ("composed", "backward"): ("flex",),
     },
@@ -70,10 +76,17 @@ def _kind(call: Call) -> str:
     # Lengths on the device can be read by the kernel for decoding alone, and so can pages.
     if call.lengths is not None or call.pages is not None or call.batch_invariant:
         return "decode" if not call.needs_grad else "composed"
-    kind = "composed" if call.needs_dense_mask else "plain" if call.frame.q_len < LONG else "long"
+    kind = "composed" if call.needs_dense_mask else _length(call)
     few = not call.needs_grad and call.frame.q_len * call.queries_per_key_head <= FEW_ROWS
     # As many keys as queries, without a mask: the kernel for long sequences needs no compilation.
     return "decode" if few and not (kind == "plain" and call.frame.q_len == call.frame.k_len) else kind
+
+
+def _length(call: Call) -> str:
+    dim = call.query.shape[-1]
+    if call.value.shape[-1] != dim or call.frame.q_len < LONG.get(dim, math.inf):
+        return "plain"
+    return "long" if dim > 64 else "long narrow"
 
 
 def _capability(device: torch.device) -> tuple[int, int]:

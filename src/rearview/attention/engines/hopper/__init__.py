@@ -22,7 +22,6 @@ from torch import Tensor
 from rearview.attention.call import Call
 from rearview.attention.engines.hopper import kernel, op
 from rearview.attention.engines.hopper.function import HopperAttention, apply_plainly
-from rearview.attention.engines.hopper.packing import packing_of
 from rearview.attention.engines.hopper.schedule import BITS_PER_WORD, is_read_as_bits
 from rearview.attention.engines.hopper.tiling import LARGEST_DIM, padded_dim
 from rearview.attention.engines.native.function import is_plain
@@ -91,13 +90,13 @@ def prepared(call: Call) -> Prepared | None:
     """A function of the tensors alone for calls like this one: same shapes, strides, dtypes, options and mask."""
     if call.dropout or call.bias_tensor is not None or call.frame.q_len == 1 or not call.mask.has_ranges:
         return None
-    kept, plan = call.without_tensors(), kernel.Plan()
+    kept, known = call.without_tensors(), kernel.Repetitions()
 
     def run_again(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor | None]:
         tensors = (query, key, value, None, sinks)
         if kept_needs_grad:
-            return apply_plainly(*tensors, kept, plan)  # pyright: ignore[reportReturnType]
-        return kernel.forward(tensors, kept, plan=plan)
+            return apply_plainly(*tensors, kept, known)  # pyright: ignore[reportReturnType]
+        return kernel.forward(tensors, kept, known=known)
 
     kept_needs_grad = call.needs_grad
     return run_again
@@ -116,7 +115,7 @@ def run(call: Call) -> tuple[Tensor, Tensor]:
 
 def _pairs_in_bits(call: Call) -> int:
     """The pairs of a mask that is read as bits; 0 where it is read as ranges."""
-    if torch.compiler.is_compiling() or packing_of(call.placed, call.frame) is not None:
+    if torch.compiler.is_compiling() or call.placed.packing_in(call.frame) is not None:
         return 0
     spans = call.spans
     if spans is not None and not is_read_as_bits(spans, call):

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from rearview.attention.call import Call
-from rearview.attention.engines.hopper.kernel import Plan, can_be_planned, counter, group_of, processors, readable
+from rearview.attention.engines.hopper.kernel import (
+    Repetitions,
+    can_be_repeated,
+    counter,
+    group_of,
+    processors,
+    readable,
+)
 from rearview.attention.engines.hopper.launcher import Tiled
 from rearview.attention.engines.hopper.layout import answer_like, as_asked, expressible
 from rearview.attention.engines.hopper.recording import Recording, Repetition
@@ -33,18 +40,18 @@ def backward(
     d_lse: Tensor | None,
     *,
     contiguous: bool = False,
-    plan: Plan | None = None,
+    known: Repetitions | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of query, key and value, with the strides of each; and of the sinks.
 
     One kernel adds up the gradient of the queries in whatever order its programs come. Two kernels take its place
-    under `torch.use_deterministic_algorithms`, and for what the one cannot do. A plan is that of the forward pass.
+    under `torch.use_deterministic_algorithms`, and for what the one cannot do. `known` is that of the forward pass.
     """
     given = (*tensors[:3], counter(tensors[0]), out, lse, d_out, *(() if d_lse is None else (d_lse,)))
     # The kind of the call says the rest.
     asked = (d_out.stride(), d_out.dtype, d_lse is None or d_lse.stride(), torch.are_deterministic_algorithms_enabled())
-    if plan is not None and plan.backward is not None and plan.backward[0] == asked:
-        made = plan.backward[1](given)
+    if known is not None and known.backward is not None and known.backward[0] == asked:
+        made = known.backward[1](given)
         if made is not None:
             d_query, d_key, d_value, _, delta, *_ = made
             return d_query, d_key, d_value, sink_gradients(tensors[4], lse, delta)
@@ -53,9 +60,9 @@ def backward(
         passes.run_fused()
     else:
         passes.run_apart()
-    if plan is not None and can_be_planned(tensors, call):
+    if known is not None and can_be_repeated(tensors, call):
         repetition = passes.repetition()
-        plan.backward = None if repetition is None else (asked, repetition)
+        known.backward = None if repetition is None else (asked, repetition)
     return passes.answers()
 
 

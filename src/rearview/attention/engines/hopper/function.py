@@ -14,7 +14,7 @@ from rearview.attention.engines.hopper.backward import backward
 
 
 class HopperAttention(torch.autograd.Function):
-    """(query, key, value, bias, sinks, call without tensors, plan of its kind) -> (out, lse)."""
+    """(query, key, value, bias, sinks, call without tensors, what is known of its kind) -> (out, lse)."""
 
     @staticmethod
     def forward(
@@ -25,10 +25,10 @@ class HopperAttention(torch.autograd.Function):
         bias: Tensor | None,
         sinks: Tensor | None,
         call: Call,
-        plan: kernel.Plan | None = None,
+        known: kernel.Repetitions | None = None,
     ) -> tuple[Tensor, Tensor]:
-        out, lse = kernel.forward((query, key, value, bias, sinks), call, plan=plan)
-        ctx.call, ctx.plan = call, plan
+        out, lse = kernel.forward((query, key, value, bias, sinks), call, known=known)
+        ctx.call, ctx.known = call, known
         ctx.save_for_backward(query, key, value, bias, sinks, out, lse)
         ctx.set_materialize_grads(False)
         return out, lse
@@ -44,7 +44,7 @@ class HopperAttention(torch.autograd.Function):
         if torch.is_grad_enabled():
             # Gradients that must have gradients themselves.
             return *gradients_of_definition(ctx.call, tensors, d_out, d_lse, engine="hopper"), None, None
-        d_query, d_key, d_value, d_sinks = backward(tensors, ctx.call, out, lse, d_out, d_lse, plan=ctx.plan)
+        d_query, d_key, d_value, d_sinks = backward(tensors, ctx.call, out, lse, d_out, d_lse, known=ctx.known)
         return d_query, d_key, d_value, None, d_sinks, None, None
 
 

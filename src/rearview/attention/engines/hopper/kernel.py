@@ -24,13 +24,13 @@ from rearview.attention.engines.hopper.tiling import GRANULE, Reach, Tiling, pad
 CACHED_BYTES = 32 << 20
 # Queries that hear fewer keys than this on average get lower blocks; and narrower tiles below the next numbers, of
 # which the second is for two ranges per row and wide heads.
-FEW_KEYS = 2048
+FEW_KEYS = 3072
 FEWEST_KEYS, FEWEST_KEYS_WIDE = 256, 768
 
 
 @dataclass(eq=False)
-class Plan:
-    """What the calls of one kind have found out: how to repeat their passes."""
+class Repetitions:
+    """What the calls of one kind have found out: how their passes are repeated."""
 
     forward: Repetition | None = None
     # And which gradients it was recorded for.
@@ -38,23 +38,25 @@ class Plan:
 
 
 def forward(
-    tensors: Tensors, call: Call, *, contiguous: bool = False, plan: Plan | None = None
+    tensors: Tensors, call: Call, *, contiguous: bool = False, known: Repetitions | None = None
 ) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exp. `tensors` are query, key, value, bias and sinks; those of the call are not read.
 
     The output has the strides of the query, those of [batch, time, heads, dim] for instance, unless it must be
-    contiguous. A plan is for calls that differ in nothing but the values of their tensors.
+    contiguous. `known` is for calls that differ in nothing but the values of their tensors.
     """
-    if plan is not None and plan.forward is not None:
+    if known is not None and known.forward is not None:
         query, key, value, _, sinks = tensors
         given = (query, key, value, counter(query))
-        made = plan.forward(given if sinks is None else (*given, sinks))
+        made = known.forward(given if sinks is None else (*given, sinks))
         if made is not None:
             return made[0], made[1]
-    return first_forward(tensors, call, contiguous=contiguous, plan=plan)
+    return first_forward(tensors, call, contiguous=contiguous, known=known)
 
 
-def first_forward(tensors: Tensors, call: Call, *, contiguous: bool, plan: Plan | None) -> tuple[Tensor, Tensor]:
+def first_forward(
+    tensors: Tensors, call: Call, *, contiguous: bool, known: Repetitions | None
+) -> tuple[Tensor, Tensor]:
     """The same for the first call of a kind, and for calls that cannot be repeated."""
     from rearview.attention.engines.hopper.kernels.forward import attention_forward
 
@@ -94,12 +96,12 @@ def first_forward(tensors: Tensors, call: Call, *, contiguous: bool, plan: Plan 
     }  # fmt: skip
     recording.launch(attention_forward, (min(work, processors(query.device)),), arguments, constants)
     answer = as_asked(out, contiguous=contiguous)
-    if plan is not None and answer is out and can_be_planned(tensors, call):
-        plan.forward = recording.repetition()
+    if known is not None and answer is out and can_be_repeated(tensors, call):
+        known.forward = recording.repetition()
     return answer, lse
 
 
-def can_be_planned(tensors: Tensors, call: Call) -> bool:
+def can_be_repeated(tensors: Tensors, call: Call) -> bool:
     """Whether a call says nothing new to the kernels each time: a seed, a bias, sinks that must be converted."""
     sinks = tensors[4]
     return not call.dropout and tensors[3] is None and (sinks is None or sinks.dtype == torch.float32)
@@ -107,11 +109,11 @@ def can_be_planned(tensors: Tensors, call: Call) -> bool:
 
 def reach_of(schedule: Schedule, call: Call, dim: int) -> Reach:
     """How far the queries of a schedule hear, in the terms of `Tiling.of`."""
-    if schedule.mean_keys >= FEW_KEYS:
-        return "far"
-    # Sums over narrower tiles have other bits, and a mean depends on the other queries.
+    # Sums over other tiles have other bits, and a mean depends on the other queries.
     if call.batch_invariant:
         return "middle"
+    if schedule.mean_keys >= FEW_KEYS:
+        return "far"
     fewest = FEWEST_KEYS_WIDE if schedule.ranges == 2 and dim > 64 else FEWEST_KEYS
     return "near" if schedule.mean_keys < fewest else "middle"
 
@@ -142,7 +144,7 @@ def counter(tensor: Tensor) -> Tensor:
     """A zero that the kernels count with and set back to 0. Streams count apart; so does each launch in a graph."""
     device = tensor.device
     # The stream by its address: an object of torch for it takes as long as a launch.
-    if torch.cuda.is_current_stream_capturing():
+    if torch._C._cuda_isCurrentStreamCapturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
     key = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
     known = _counters.get(key)

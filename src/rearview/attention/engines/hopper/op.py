@@ -58,17 +58,17 @@ def options_of(call: Call, seed: Tensor | None) -> tuple[Any, ...]:
 # The layers of a compiled model ask with the same mask one after another, and so does backward.
 REMEMBERED = 16
 _masks: dict[tuple[Any, ...], Mask] = {}
-_calls: dict[tuple[Any, ...], tuple[Call, kernel.Plan]] = {}
+_calls: dict[tuple[Any, ...], tuple[Call, kernel.Repetitions]] = {}
 
 
-def _remembered(known: dict, asked: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+def _remembered(answers: dict, asked: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     """What was made for the same question, of which the last few are known."""
-    found = known.pop(asked, None)
+    found = answers.pop(asked, None)
     if found is None:
         found = make()
-    known[asked] = found
-    while len(known) > REMEMBERED:
-        del known[next(iter(known))]
+    answers[asked] = found
+    while len(answers) > REMEMBERED:
+        del answers[next(iter(answers))]
     return found
 
 
@@ -99,7 +99,7 @@ def _call(
     softcap: float,
     dropout: float,
     batch_invariant: bool,
-) -> tuple[Tensors, Call, kernel.Plan | None]:
+) -> tuple[Tensors, Call, kernel.Repetitions | None]:
     tensors = (query, key, value, bias, sinks)
 
     def made() -> Call:
@@ -126,19 +126,19 @@ def _call(
     own = None if sinks is None else (sinks.shape, sinks.stride(), sinks.dtype)
     options = (q_start, scale, softcap, batch_invariant)
     asked = (*_words_of(mask, numbers, data), *kinds, own, *options)
-    return tensors, *_remembered(_calls, asked, lambda: (made().without_tensors(), kernel.Plan()))
+    return tensors, *_remembered(_calls, asked, lambda: (made().without_tensors(), kernel.Repetitions()))
 
 
 def _attention(*arguments: Any) -> tuple[Tensor, Tensor]:
-    tensors, call, plan = _call(*arguments)
+    tensors, call, known = _call(*arguments)
     # Contiguous as the graph was told, whatever the query turns out to be.
-    return kernel.forward(tensors, call, contiguous=True, plan=plan)
+    return kernel.forward(tensors, call, contiguous=True, known=known)
 
 
 def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     tensors, (out, lse, d_out, d_lse), rest = arguments[:5], arguments[5:9], arguments[9:]
-    tensors, call, plan = _call(*tensors, *rest)
-    grads = backward(tensors, call, out, lse, d_out, d_lse, contiguous=True, plan=plan)
+    tensors, call, known = _call(*tensors, *rest)
+    grads = backward(tensors, call, out, lse, d_out, d_lse, contiguous=True, known=known)
     # An operator returns tensors: none is an empty one.
     return tuple(tensors[0].new_empty(0) if grad is None else grad for grad in grads)
 

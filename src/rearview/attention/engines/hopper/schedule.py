@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rearview.attention.call import Call
 from rearview.attention.engines.hopper.launcher import launch
-from rearview.attention.engines.hopper.packing import Packing, packing_of
 from rearview.attention.engines.hopper.tiling import GRANULE, KEY_TILE
 from rearview.masks import Frame, Mask, Spans
+from rearview.masks.document_window import DocumentWindow
 
 MOST_RANGES = 2
 # Pairs that are looked at together while bits are packed.
@@ -140,7 +140,7 @@ _made: weakref.WeakKeyDictionary[Spans, dict[tuple[torch.device, bool], Schedule
 
 def schedule_of(call: Call, device: torch.device) -> Schedule:
     """The schedule of the call's mask. The call may be without its tensors."""
-    if (packing := packing_of(call.placed, call.frame)) is not None:
+    if (packing := call.placed.packing_in(call.frame)) is not None:
         key = f"hopper schedule {call.frame} {device}"
         return call.placed._derive(key, lambda: schedule_of_packing(packing, call.frame, device))
     spans = call.placed.spans_in(call.frame, torch.device("cpu")) if call.mask.has_ranges else None
@@ -182,10 +182,11 @@ def schedule_of_ranges(spans: Spans, frame: Frame, device: torch.device) -> Sche
     return Schedule(frame, count, by_item, by_head, edges, granules, nothing, nothing, nothing, unheard, mean_keys)
 
 
-def schedule_of_packing(packing: Packing, frame: Frame, device: torch.device) -> Schedule:
+def schedule_of_packing(packing: DocumentWindow, frame: Frame, device: torch.device) -> Schedule:
     """Made on the GPU, so that a new packing at every step costs the host little."""
     from rearview.attention.engines.hopper.kernels.granules import GRANULE, make_packed
 
+    assert packing.ids is not None, "a packing has documents"
     length, rows = frame.q_len, packing.ids.view(-1, packing.ids.shape[-1])
     # Narrowed while they are pinned: from pinned memory the copy does not wait for the GPU.
     ids = torch.empty(rows.shape, dtype=torch.int32, pin_memory=device.type == "cuda").copy_(rows)

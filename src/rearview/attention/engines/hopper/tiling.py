@@ -25,10 +25,11 @@ LARGEST_DIM = 256
 class Tiling:
     """`width` keys per tile of the forward kernel, `gradient_width` of the gradient of queries.
 
-    Kernels that hold two blocks of queries (`blocks`, `gradient_blocks`) or two tiles of keys (`key_tiles`, and
-    `fused_tiles` in the fused backward kernel) load the next one ahead. `gradient_parts` granules of queries are a tile
-    of the fused backward kernel. With `apart`, the accumulators of the gradients of keys and of values do not fit into
-    the registers together, and two passes compute one each.
+    With `folds`, maxima and sums of rows are trees in the forward kernel. Kernels that hold two blocks of queries
+    (`blocks`, `gradient_blocks`) or two tiles of keys (`key_tiles`, and `fused_tiles` in the fused backward kernel)
+    load the next one ahead. `gradient_parts` granules of queries are a tile of the fused backward kernel. With `apart`,
+    the accumulators of the gradients of keys and of values do not fit into the registers together, and two passes
+    compute one each.
     """
 
     consumers: int

@@ -109,22 +109,21 @@ def _folded(x, MAXIMUM: gl.constexpr, COLUMNS: gl.constexpr):
 def _weights(score, largest, total, scale, S: gl.constexpr, COLUMNS: gl.constexpr, FOLD: gl.constexpr):
     """One step of the softmax: the weights, the factor for what was summed up before, and the new maximum and sum.
 
-    With FOLD the sums are those of 8 columns, which are added up at the end, and a maximum is a tree and no chain.
+    With FOLD the maximum and the sum of a row are trees and no chains, which have a longer latency.
     """
     ROW: gl.constexpr = gl.SliceLayout(1, S)
+    folded = score
     if FOLD:
-        found = gl.max(_folded(score, True, COLUMNS), axis=1)
-        new = gl.maximum(largest, gl.convert_layout(found, ROW, assert_trivial=True) * scale)
-    else:
-        new = gl.maximum(largest, gl.max(score, axis=1) * scale)
+        folded = _folded(score, True, COLUMNS)
+    found = gl.convert_layout(gl.max(folded, axis=1), ROW, assert_trivial=True)
+    new = gl.maximum(largest, found * scale)
     weights = gl.exp2(score * scale - gl.expand_dims(new, 1))
     shrink = gl.exp2(largest - new)
+    folded = weights
     if FOLD:
-        by_row = gl.convert_layout(shrink, gl.SliceLayout(1, COLUMNS), assert_trivial=True)
-        total = total * gl.expand_dims(by_row, 1) + _folded(weights, False, COLUMNS)
-    else:
-        total = total * shrink + gl.sum(weights, axis=1)
-    return weights, shrink, new, total
+        folded = _folded(weights, False, COLUMNS)
+    found = gl.convert_layout(gl.sum(folded, axis=1), ROW, assert_trivial=True)
+    return weights, shrink, new, total * shrink + found
 
 
 @gluon.jit
@@ -216,10 +215,7 @@ def _consume(
         score_numbers = (q_len, k_len, q_start, scale, cap, slope, bias_query, bias_key)
         keeping = (words, mask_head * q_len * words, head * q_len, seed_low, seed_high, limit, kept)
         largest = gl.full([HEIGHT], -1.0e30, gl.float32, ROW)
-        if FOLD:
-            total = gl.zeros([HEIGHT, 8], gl.float32, COLUMNS)
-        else:
-            total = gl.zeros([HEIGHT], gl.float32, ROW)
+        total = gl.zeros([HEIGHT], gl.float32, ROW)
         acc = gl.zeros([HEIGHT, VALUE_DIM], gl.float32, O)
         stage = done % STAGES
         mbarrier.wait(q_full.index(own), (turn // QUERIES) & 1)
@@ -273,8 +269,6 @@ def _consume(
         wait_for_stores(0)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(last), count=1)
-        if FOLD:
-            total = gl.convert_layout(gl.sum(total, axis=1), ROW, assert_trivial=True)
         shrink = gl.full([HEIGHT], 1.0, gl.float32, ROW)
         if SINKS:
             sink = gl.load(sinks + head % heads).to(gl.float32) * LOG2_E
