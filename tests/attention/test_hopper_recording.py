@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from rearview.attention.engines import raw_launch
 from rearview.attention.engines.hopper import launcher, recording
 from rearview.attention.engines.hopper.launcher import Compiled, Repeated, TensorMap, Tiled
 from rearview.attention.engines.hopper.recording import Recording
@@ -97,6 +99,47 @@ def test_what_cannot_be_repeated(launched: Launched):
     recorded = Recording([query[1:]], [])
     recorded.launch("kernel", (1,), (query[1:],), {})
     assert recorded.repetition() is None
+
+
+class Run:
+    """Triton's launcher of a compiled kernel, as versions 3.5 and 3.6 have it: a function around the one in C."""
+
+    launch_cooperative_grid, launch_pdl = False, True
+    global_scratch_size = profile_scratch_size = 0
+
+    def __init__(self, called: list[tuple[Any, ...]]) -> None:
+        def launcher(*arguments: Any) -> None:
+            called.append(arguments)
+
+        def inner(*arguments: Any) -> None:
+            launcher("with maps", *arguments)
+
+        self.launch = inner
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.9.0"])
+def test_the_launcher_below_triton(version: str, monkeypatch: pytest.MonkeyPatch):
+    triton = pytest.importorskip("triton")
+    monkeypatch.setattr(triton, "__version__", version)
+    called: list[tuple[Any, ...]] = []
+    compiled = SimpleNamespace(
+        run=Run(called), function="handle", packed_metadata="packed", metadata=SimpleNamespace(tensordesc_meta=[{}])
+    )
+    direct = raw_launch.direct_launch(compiled)
+    if version == "3.9.0":
+        assert direct is None
+        return
+    assert direct is not None
+    direct((4, 2), 7, ("map", 11, 0.5))
+    assert called == [(4, 2, 1, 7, "handle", False, True, None, None, "packed", None, None, None, "map", 11, 0.5)]
+    # Without maps there is no function around it.
+    compiled.metadata.tensordesc_meta = None
+    direct = raw_launch.direct_launch(compiled)
+    assert direct is not None
+    direct((4,), 7, ())
+    assert called[1][:4] == ("with maps", 4, 1, 1)
+    compiled.run.global_scratch_size = 8
+    assert raw_launch.direct_launch(compiled) is None
 
 
 def test_tensors_that_a_kernel_was_not_compiled_for(launched: Launched, monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rearview import Mask, causal, documents, prefix, window
+from rearview import Mask, causal, documents, full, prefix, window
 from rearview.attention.call import Call
 from rearview.attention.engines.hopper.schedule import (
     Schedule,
@@ -165,7 +165,7 @@ def packed(length: int, items: int, seed: int) -> Tensor:
 PACKINGS = {
     "causal": lambda ids: causal() & documents(ids),
     "both ways": documents,
-    "window": lambda ids: causal() & documents(ids) & window(70),
+    "window": lambda ids: causal() & documents(ids) & window(70) & full(),
     "two windows": lambda ids: window(90, ahead=3) & documents(ids) & window(20, ahead=40),
 }
 

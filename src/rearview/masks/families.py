@@ -33,6 +33,9 @@ class Full(Mask):
     def _one_range(self, position: int, k_len: int) -> tuple[int, int] | None:
         return 0, k_len
 
+    def _document_window(self) -> DocumentWindow:
+        return DocumentWindow()
+
     def __repr__(self) -> str:
         return "full()"
 

@@ -68,7 +68,8 @@ def _remembered(answers: dict, asked: tuple[Any, ...], make: Callable[[], Any]) 
         found = make()
     answers[asked] = found
     while len(answers) > REMEMBERED:
-        del answers[next(iter(answers))]
+        # Another thread, that of a backward pass, may do the same.
+        answers.pop(next(iter(answers)), None)
     return found
 
 

@@ -47,9 +47,8 @@ class Schedule:
     """What the kernels read of a mask.
 
     `both` are the starts and ends, int32 [2, mask heads, ranges, q_len]; without ranges `bits` is [mask heads, q_len,
-    words].
-    `by_item` and `by_head` lead from a batch item and a head to the mask head. `unheard` is bool [items or 1, heads or
-    1, k_len], None where every key is heard by some query.
+    words]. `by_item` and `by_head` lead from a batch item and a head to the mask head. `unheard` is bool [items or 1,
+    heads or 1, k_len], None where every key is heard by some query.
     """
 
     frame: Frame
