@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rearview.attention.engines import raw_launch
 from rearview.attention.engines.hopper import launcher, recording
-from rearview.attention.engines.hopper.launcher import Compiled, Repeated, TensorMap, Tiled
+from rearview.attention.engines.hopper.launcher import Compiled, TensorMap, Tiled
 from rearview.attention.engines.hopper.recording import Recording
 
 
@@ -36,8 +36,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
 
-    def launch(kernel: object, programs: tuple[int, ...], arguments: Sequence[Any], constants: dict) -> Repeated | None:
-        return None if kernel == "first" else Repeated(Compiled(kernel, tuple(constants.values())), programs, arguments)
+    def launch(kernel: object, programs: object, arguments: object, constants: dict) -> Compiled | None:
+        return None if kernel == "first" else Compiled(kernel, tuple(constants.values()))
 
     monkeypatch.setattr(recording, "launch", launch)
     return found

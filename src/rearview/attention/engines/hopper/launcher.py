@@ -4,7 +4,7 @@ The first launch of a kind goes through Triton, which compiles. Triton's Python 
 next ones call the compiled kernel with addresses and numbers. Two launches are of one kind if Triton would specialise
 the kernel alike for them: the same constants, dtypes, tiles and alignments.
 
-`launch` returns what repeats a launch with tensors at other addresses. That takes a few microseconds.
+`Repeated` repeats a launch with tensors at other addresses, which takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def launch(
     constants: Mapping[str, object],
     *,
     warps: int = 4,
-) -> Repeated | None:
+) -> Compiled | None:
     """Run a kernel on the current stream of the tensors' device.
 
-    The arguments are tensors by TMA, other tensors, and numbers, in this order. Returns what repeats the launch; None
-    for a first launch of its kind, and off GPUs.
+    The arguments are tensors by TMA, other tensors, and numbers, in this order. Returns the compiled kernel, of which
+    `Repeated` makes a launch to be repeated; None for a first launch of its kind, and off GPUs.
     """
     device, kinds, raw = None, [], []
     for argument, is_specialised in zip(arguments, _specialised(kernel), strict=False):
@@ -158,7 +158,7 @@ def launch(
     # A compiled kernel belongs to one device, and is launched on the current one.
     if known is not None and torch._C._cuda_getDevice() == device.index:
         known.run(programs, torch._C._cuda_getCurrentRawStream(device.index), raw)
-        return Repeated(known, programs, arguments)
+        return known
     given = [_descriptor(each) if isinstance(each, Tiled) else each for each in arguments]
     with torch.cuda.device(device) if device.index is not None else contextlib.nullcontext():
         compiled = kernel[programs](*given, **constants, num_warps=warps, enable_fp_fusion=True)

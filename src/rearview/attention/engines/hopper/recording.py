@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rearview.attention.engines.hopper.launcher import ALIGNMENT, Repeated, Tiled, launch
+from rearview.attention.engines.hopper.launcher import ALIGNMENT, Compiled, Repeated, Tiled, launch
 
 # (shape, strides, dtype) of what a pass allocates.
 Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
@@ -29,7 +29,7 @@ class Recording:
     def __init__(self, given: Iterable[Tensor], kept: Iterable[Tensor]) -> None:
         self._given, self._kept = list(given), list(kept)
         self._made: list[Tensor] = []
-        self._launches: list[tuple[Repeated | None, list[Tensor]]] = []
+        self._launches: list[tuple[Compiled | None, tuple[int, ...], Sequence[Any]]] = []
 
     def made(self, tensor: Tensor) -> Tensor:
         """A tensor that the pass has allocated, and that a repetition must allocate too."""
@@ -43,9 +43,7 @@ class Recording:
     def launch(
         self, kernel: Any, programs: tuple[int, ...], arguments: Sequence[Any], constants: Mapping[str, object]
     ) -> None:
-        repeated = launch(kernel, programs, arguments, constants)
-        tensors = [each.tensor if isinstance(each, Tiled) else each for each in arguments]
-        self._launches.append((repeated, [each for each in tensors if isinstance(each, Tensor)]))
+        self._launches.append((launch(kernel, programs, arguments, constants), programs, arguments))
 
     def repetition(self) -> Repetition | None:
         """What repeats the pass; None where that is not possible, as after launches that were the first of their kind.
@@ -58,10 +56,14 @@ class Recording:
         # Where one tensor has two roles, the first counts.
         places = {id(each): place for place, each in reversed(list(enumerate([*changing, *self._kept])))}
         launches = []
-        for repeated, tensors in self._launches:
-            if repeated is None or any(id(each) not in places for each in tensors):
+        for compiled, programs, arguments in self._launches:
+            tensors = [each.tensor if isinstance(each, Tiled) else each for each in arguments]
+            tensors = [each for each in tensors if isinstance(each, Tensor)]
+            if compiled is None or any(id(each) not in places for each in tensors):
                 return None
-            launches.append((repeated, itemgetter(*(places[id(each)] for each in tensors))))
+            # Of one item it would return no tuple, but a kernel reads one tensor and writes another.
+            chosen = itemgetter(*(places[id(each)] for each in tensors))
+            launches.append((Repeated(compiled, programs, arguments), chosen))
         made = [(each.shape, each.stride(), each.dtype) for each in self._made]
         return Repetition(self._given[0].device, made, self._kept, launches)
 
