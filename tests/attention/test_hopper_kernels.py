@@ -94,10 +94,11 @@ def assert_on_tensor_cores(made: Any) -> None:
     assert made.metadata.shared <= 227 << 10
 
 
-def test_the_fused_pass_compiles(compiled: dict[str, Any]):
+@pytest.mark.parametrize("dim", [64, 128])
+def test_the_fused_pass_compiles(compiled: dict[str, Any], dim: int):
     # The tests on a CPU ask for deterministic algorithms.
     torch.use_deterministic_algorithms(False)
-    launch_all((causal() & window(70)) | prefix(3), 64)
+    launch_all((causal() & window(70)) | prefix(3), dim)
     assert set(compiled) == {
         "make_granules", "attention_forward", "prepare_rows", "make_key_lists", "fused_gradients", "finish_rows"
     }  # fmt: skip
