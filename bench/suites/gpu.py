@@ -88,6 +88,8 @@ class GpuSuite(Suite):
         return "" if torch.cuda.is_available() else "torch finds no GPU here"
 
     def items(self, args: argparse.Namespace) -> list[Case | Task]:
+        if args.together < 1:
+            raise SystemExit(f"--together: expected at least 1, got {args.together}")
         tasks: list[Case | Task] = []
         self.processes = InTurn(args.together)
 

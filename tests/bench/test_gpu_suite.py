@@ -41,6 +41,21 @@ def test_every_shape_is_a_process_of_its_own():
     assert len(GpuSuite().items(arguments(quick=True))) < 14
 
 
+def test_some_process_must_compile():
+    with pytest.raises(SystemExit, match="--together: expected at least 1, got 0"):
+        GpuSuite().items(arguments(together=0))
+
+
+def test_the_host_is_measured_alone():
+    suite = GpuSuite()
+    items = suite.items(arguments(together=4))
+    suite.expect(items)
+    assert items[0].name == "host: host time"
+    # 0 stands for a group of one that is alone.
+    assert suite.processes._groups[:3] == [0, 4, 4]
+    assert sum(max(1, size) for size in suite.processes._groups) == len(items)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_it_says_that_there_is_no_gpu():
     assert GpuSuite().missing(arguments()) == "torch finds no GPU here"
