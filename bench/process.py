@@ -33,10 +33,8 @@ class Failed(RuntimeError):
 
 def in_own_process(function: str, progress: Progress = lambda text: None, **arguments: Any) -> Any:
     """Call `module:function` in a new process and return its result, which is passed as JSON."""
-    command = [sys.executable, "-m", "bench.process", function, json.dumps(arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     start, pipe = time.monotonic(), subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, env=environment) as child:
+    with _started(function, arguments, stdout=pipe, stderr=pipe) as child:
         while True:
             try:
                 text, errors = child.communicate(timeout=1)
@@ -46,8 +44,18 @@ def in_own_process(function: str, progress: Progress = lambda text: None, **argu
             except KeyboardInterrupt:
                 child.kill()
                 raise
-    if child.returncode:
-        raise Failed((errors.strip().splitlines() or [f"ended with {child.returncode}"])[-1])
+    return _result_of(child.returncode, text, errors)
+
+
+def _started(function: str, arguments: dict[str, Any], *words: str, **streams: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bench.process", function, json.dumps(arguments), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    return subprocess.Popen(command, cwd=ROOT, text=True, env=environment, **streams)
+
+
+def _result_of(code: int, text: str, errors: str) -> Any:
+    if code:
+        raise Failed((errors.strip().splitlines() or [f"ended with {code}"])[-1])
     return json.loads(text.splitlines()[-1])
 
 
@@ -62,30 +70,31 @@ class InTurn:
 
     def __init__(self, at_once: int) -> None:
         self.at_once = at_once
-        self._asked: list[tuple[str, dict[str, Any]]] = []
-        self._groups: list[int] = []
+        # Those that are not started yet, in groups.
+        self._groups: list[list[tuple[str, dict[str, Any]]]] = []
         self._started: list[_Child] = []
 
     def add(self, function: str, arguments: dict[str, Any], *, alone: bool = False) -> None:
         """Processes come in groups of `at_once`, in the order in which they were added; `alone` is a group of one."""
-        if alone or not self._groups or self._groups[-1] in (0, self.at_once):
-            self._groups.append(0)
-        # 0 stands for one that is alone.
-        self._groups[-1] += 0 if alone else 1
-        self._asked.append((function, arguments))
+        if alone:
+            # The next one begins the group after it.
+            self._groups += [[(function, arguments)], []]
+            return
+        if not self._groups or len(self._groups[-1]) == self.at_once:
+            self._groups.append([])
+        self._groups[-1].append((function, arguments))
 
     def result(self, function: str, arguments: dict[str, Any], progress: Progress) -> Any:
         """The result of a process, once all of its group are ready. The others of the group wait for their turn."""
-        place = self._asked.index((function, arguments))
-        while len(self._started) <= place:
-            first = len(self._started)
-            self._started += [_Child(*each) for each in self._asked[first : first + max(1, self._groups.pop(0))]]
+        asked = (function, arguments)
+        while all(child.asked != asked for child in self._started):
+            self._started += [_Child(*each) for each in self._groups.pop(0)]
         try:
             start = time.monotonic()
             while waiting := sum(not child.is_ready() for child in self._started):
                 progress(f"{waiting} processes are preparing, {time.monotonic() - start:.0f} s")
                 time.sleep(0.2)
-            return self._started[place].result(progress)
+            return next(child for child in self._started if child.asked == asked).result(progress)
         except KeyboardInterrupt:
             for child in self._started:
                 child.process.kill()
@@ -97,15 +106,14 @@ class _Child:
         # Files, since a pipe that nobody reads yet can fill up; read by their names, since a file has one place to read
         # and write, and the process writes.
         self._said, self._errors = (tempfile.NamedTemporaryFile("w+") for _ in range(2))  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.process", function, json.dumps(arguments), "in turn"],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        self.asked = (function, arguments)
+        self.process = _started(
+            function, arguments, "in turn", stdin=subprocess.PIPE, stdout=self._said, stderr=self._errors
         )  # fmt: skip
 
     def is_ready(self) -> bool:
         """Whether it waits for its turn, or has ended."""
-        return self.process.poll() is not None or READY in self._words()
+        return self.process.poll() is not None or READY in _text(self._said).splitlines()
 
     def result(self, progress: Progress) -> Any:
         start = time.monotonic()
@@ -117,13 +125,11 @@ class _Child:
         while self.process.poll() is None:
             progress(f"{time.monotonic() - start:.0f} s")
             time.sleep(0.05)
-        if self.process.returncode:
-            errors = Path(self._errors.name).read_text()
-            raise Failed((errors.strip().splitlines() or [f"ended with {self.process.returncode}"])[-1])
-        return json.loads(self._words()[-1])
+        return _result_of(self.process.returncode, _text(self._said), _text(self._errors))
 
-    def _words(self) -> list[str]:
-        return Path(self._said.name).read_text().splitlines()
+
+def _text(file: Any) -> str:
+    return Path(file.name).read_text()
 
 
 def _wait_for_turn() -> None:

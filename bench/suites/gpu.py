@@ -63,7 +63,6 @@ def masked_target(dim: int, direction: str) -> float:
 class Process(Task):
     """A task in a process of its own, which compiles together with others."""
 
-    part: str = ""
     function: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     # Processors that have just compiled are slower for a while, which the host's times would show.
@@ -102,9 +101,7 @@ class GpuSuite(Suite):
                 except Failed as failure:
                     return Found(part, name, failure=str(failure))
 
-            tasks.append(
-                Process(f"{part}: {name}", run, part=part, function=function, arguments=arguments, alone=alone)
-            )
+            tasks.append(Process(f"{part}: {name}", run, function=function, arguments=arguments, alone=alone))
 
         add("host", "host time", "gpu_serving:called", alone=True)
         for batch, length, window in QUICK_CACHES if args.quick else CACHES:

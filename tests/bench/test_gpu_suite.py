@@ -51,9 +51,9 @@ def test_the_host_is_measured_alone():
     items = suite.items(arguments(together=4))
     suite.expect(items)
     assert items[0].name == "host: host time"
-    # 0 stands for a group of one that is alone.
-    assert suite.processes._groups[:3] == [0, 4, 4]
-    assert sum(max(1, size) for size in suite.processes._groups) == len(items)
+    sizes = [len(group) for group in suite.processes._groups]
+    assert sizes[:3] == [1, 4, 4]
+    assert sum(sizes) == len(items)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -63,7 +63,9 @@ def test_it_says_that_there_is_no_gpu():
 
 def test_a_process_that_fails_is_reported():
     suite = GpuSuite()
-    items = [item for item in suite.items(arguments()) if isinstance(item, gpu.Process) and item.part == "host"]
+    items = [
+        item for item in suite.items(arguments()) if isinstance(item, gpu.Process) and item.name == "host: host time"
+    ]
     # A function that does not exist.
     items = [replace(item, function="bench.suites.gpu_serving:nothing") for item in items]
     suite.expect(items)
@@ -74,7 +76,9 @@ def test_a_process_that_fails_is_reported():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_task_that_fails_is_reported():
     suite = GpuSuite()
-    items = [item for item in suite.items(arguments()) if isinstance(item, gpu.Process) and item.part == "host"]
+    items = [
+        item for item in suite.items(arguments()) if isinstance(item, gpu.Process) and item.name == "host: host time"
+    ]
     suite.expect(items)
     found = items[0].run(Settings())
     report = suite.report(arguments(), [found])
