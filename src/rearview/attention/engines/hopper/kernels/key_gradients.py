@@ -39,6 +39,8 @@ def produce_queries(
     entries, counts, list_length = lists
     q_mem, do_mem, k_mem, v_mem, lse_mem, delta_mem, edge_mem = buffers
     kv_full, k_empty, v_empty, q_full, q_empty, do_full, told, heard = barriers
+    QUERY_BYTES: gl.constexpr = PARTS * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
+    EDGE_BYTES: gl.constexpr = PARTS * 2 * edge_desc.block_type.nbytes
     done = 0
     turn = 0
     programs = gl.num_programs(0)
@@ -92,12 +94,7 @@ def produce_queries(
                 mbarrier.arrive(q_full.index(stage), count=1)
                 if RANGES > 0:
                     if (entry & 1) != 0:
-                        mbarrier.expect(
-                            q_full.index(stage),
-                            PARTS * (
-                                q_desc.block_type.nbytes + lse_desc.block_type.nbytes + 2 * edge_desc.block_type.nbytes
-                            ),
-                        )  # fmt: skip
+                        mbarrier.expect(q_full.index(stage), QUERY_BYTES + EDGE_BYTES)
                         edge_line = mask_head * RANGES + ((entry >> 1) & 1)
                         for part in gl.static_range(PARTS):
                             to = (stage * PARTS + part) * 2
@@ -107,13 +104,9 @@ def produce_queries(
                                 edge_desc, [edge_lines + edge_line, row], q_full.index(stage), edge_mem.index(to + 1)
                             )
                     else:
-                        mbarrier.expect(
-                            q_full.index(stage), PARTS * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
-                        )
+                        mbarrier.expect(q_full.index(stage), QUERY_BYTES)
                 else:
-                    mbarrier.expect(
-                        q_full.index(stage), PARTS * (q_desc.block_type.nbytes + lse_desc.block_type.nbytes)
-                    )
+                    mbarrier.expect(q_full.index(stage), QUERY_BYTES)
                 for part in gl.static_range(PARTS):
                     to = stage * PARTS + part
                     row = first + part * 64
