@@ -342,8 +342,7 @@ def fence_async_shared() -> None:
 
 def warpgroup_mma(a: Any, b: Buffer, acc: Any, *, use_acc: Any = True, is_async: bool = False) -> Any:
     world().pause()
-    left = a if isinstance(a, Tensor) else None
-    assert left is None or left.dtype == b.dtype, "the operands of a product are of two dtypes"
+    assert not isinstance(a, Tensor) or a.dtype == b.dtype, "the operands of a product are of two dtypes"
 
     def compute() -> Tensor:
         x = (a if isinstance(a, Tensor) else a.read_by_copies()).float() @ b.read_by_copies().float()

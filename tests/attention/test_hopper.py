@@ -14,6 +14,7 @@ from rearview.attention.call import Call
 from rearview.attention.engines import hopper
 from rearview.attention.engines.hopper.layout import is_expressible
 from rearview.attention.engines.hopper.tiling import Reach, Tiling, padded_dim
+from tests.attention.emulated_gluon import kept_factor
 
 HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 on_hopper = pytest.mark.skipif(not HAS_HOPPER, reason="needs a Hopper GPU")
@@ -157,22 +158,11 @@ def test_dropout_is_that_of_the_cpu_kernel(dim: int, mask: str):
 
 
 def kept(seed: int, rows: int, keys: int, dropout: float) -> Tensor:
-    """The factors of native/src/scores.hpp, in int64."""
-    word = 0xFFFFFFFF
-
-    def mixed(x: Tensor) -> Tensor:
-        x = x ^ (x >> 16)
-        x = (x * 0x7FEB352D) & word
-        x = x ^ (x >> 15)
-        x = (x * 0x846CA68B) & word
-        return x ^ (x >> 16)
-
-    row = torch.arange(rows).unsqueeze(-1)
-    x = mixed((seed & word) ^ mixed(row))
-    x = mixed(x ^ (seed >> 32) ^ mixed(torch.full_like(row, 0x9E3779B9)))
-    salt = mixed((torch.arange(keys) * 0x9E3779B1 + 1) & word)
-    dropped = (mixed(x ^ salt) >> 8) < int(dropout * 16777216.0)
-    return ((~dropped).double() / (1 - dropout)).to("cuda")
+    """The factors of native/src/scores.hpp."""
+    limit = int(dropout * 16777216.0)
+    row, key = torch.arange(rows).unsqueeze(-1), torch.arange(keys)
+    factors = kept_factor(row, key, seed & 0xFFFFFFFF, seed >> 32, limit, 1.0)
+    return (factors.double() / (1 - dropout)).to("cuda")
 
 
 @on_hopper
